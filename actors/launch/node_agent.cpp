@@ -36,6 +36,12 @@ bool killed_from_outside(ExitStatus status) {
          status.signal == SIGILL || status.signal == SIGFPE;
 }
 
+/// It did not even end when it was asked to: a process that is stopped, or hangs.
+bool had_to_be_killed(const Ending& ending) {
+  return ending.kind == Ending::Kind::abandoned ||
+         (ending.kind == Ending::Kind::stopped && ending.status.signal == SIGKILL);
+}
+
 bool did_what_was_asked(ExitStatus status, int signal) {
   return status.signal == signal || status.code == 128 + signal;
 }
@@ -117,6 +123,7 @@ std::optional<std::size_t> NodeAgentMachine::cause() const {
   for (std::size_t i = 0; i < endings_.size(); ++i) {
     const Ending& ending = endings_[i];
     if (ending.kind == Ending::Kind::first) found = i;
+    if (found && endings_[*found].status.code == kExitFenced && had_to_be_killed(ending)) found = i;
     if (!found || ending.kind != Ending::Kind::secondary) continue;
     const ExitStatus status = endings_[*found].status;
     const bool stronger = killed_from_outside(ending.status) && !killed_from_outside(status);
@@ -129,8 +136,10 @@ std::optional<std::size_t> NodeAgentMachine::cause() const {
 NodeEffects NodeAgentMachine::signalled(int signal) {
   NodeEffects effects;
   if (state_ == State::finished) return effects;
-  if (signal == SIGUSR1 || signal == SIGUSR2) {
-    signal_all(signal, false, effects);
+  if (config_.forwarded_signals.contains(signal)) {
+    for (int rank = 0; rank < config_.ranks; ++rank) {
+      if (is_running(rank)) effects.push_back(SignalRank{rank, signal, false, true});
+    }
     return effects;
   }
   const bool again = stop_signal_ != 0;

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -15,6 +17,8 @@ namespace troupe::actors {
 struct NodeAgentConfig {
   int ranks = 1;
   int max_restarts = 0;  ///< of the whole gang
+  /// These signals to the launcher go to the ranks; all others end the job.
+  std::set<int> forwarded_signals = {SIGUSR1, SIGUSR2};
   std::chrono::nanoseconds term_timeout = std::chrono::seconds(15);
   std::chrono::nanoseconds kill_timeout = std::chrono::seconds(10);
   /// Ranks that end by themselves within this time after the first failure count as its consequence.
@@ -58,7 +62,8 @@ struct StartGang {
 struct SignalRank {
   int rank = 0;
   int signal = 0;
-  bool group = true;  ///< false: the rank's process alone
+  bool group = true;             ///< false: the rank's process alone
+  bool only_if_handled = false;  ///< not if it would end a process that is not prepared for it
 };
 /// Replaces the deadline that was armed before; there is only one.
 struct ArmDeadline {
@@ -71,7 +76,8 @@ struct EndGeneration {
   std::vector<Ending> endings;  ///< in the order they were seen
   /// The index of the ending that explains the failure: the first, unless a rank was killed from outside soon
   /// after it. (A large process frees its memory before its death becomes visible, so its peers may notice
-  /// and end first.)
+  /// and end first.) If all that ended by themselves did so because of another rank (kExitFenced), it is one
+  /// that had to be killed.
   std::optional<std::size_t> cause;
 };
 struct Finish {
@@ -93,7 +99,7 @@ class NodeAgentMachine {
   NodeEffects exited(int rank, ExitStatus status, std::chrono::nanoseconds now);
   /// The rank could not be started. This rank and those after it have no process; those before it have one.
   NodeEffects start_failed(int rank);
-  /// A signal to the launcher: TERM, INT, HUP and QUIT end the job, USR1 and USR2 go to the ranks.
+  /// A signal to the launcher: it ends the job, or goes to the ranks.
   NodeEffects signalled(int signal);
   NodeEffects deadline(std::chrono::nanoseconds now);
   /// The last step that the job reported as committed. Call it before the exit that ends the generation.

@@ -83,6 +83,8 @@ void NodeAgentShell::exited(int rank, ExitStatus status) {
 void NodeAgentShell::on(const SignalRank& effect) {
   Process* process = processes_[static_cast<std::size_t>(effect.rank)].get();
   if (!process) return;
+  if (effect.only_if_handled && !process->handles(effect.signal))
+    return gang_.withheld(effect.rank, effect.signal);
   effect.group ? process->signal_group(effect.signal) : process->signal(effect.signal);
 }
 

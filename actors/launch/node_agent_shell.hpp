@@ -33,6 +33,8 @@ class Gang {
   virtual void closed(int rank, OutputStream stream) = 0;
   /// The last step that the job has committed, if it reports one. Asked when a rank has failed.
   virtual std::optional<std::int64_t> committed_step() = 0;
+  /// A signal of the launcher's that did not go to this rank, which it would have ended.
+  virtual void withheld(int rank, int signal) = 0;
   /// The generation's first failure, reported before the other ranks are asked to end.
   virtual void failed(int rank, ExitStatus status) = 0;
   /// No process of the generation is left. `cleared`: the number of killed processes that its ranks had left

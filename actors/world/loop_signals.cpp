@@ -32,7 +32,9 @@ LoopSignals::LoopSignals(asio::io_context& loop, const std::set<int>& signals,
   for (int signal : signals) {
     struct sigaction inherited {};
     ::sigaction(signal, nullptr, &inherited);
-    if (signal != SIGHUP || inherited.sa_handler != SIG_IGN) state_->set.add(signal, ignored);
+    if (signal == SIGHUP && inherited.sa_handler == SIG_IGN) continue;
+    before_[signal] = inherited;
+    state_->set.add(signal, ignored);
   }
   state_->wait();
 }
@@ -42,6 +44,7 @@ LoopSignals::~LoopSignals() {
   state_->listening = false;
   state_->set.clear(ignored);
   state_->set.cancel(ignored);
+  for (const auto& [signal, inherited] : before_) ::sigaction(signal, &inherited, nullptr);
 }
 
 }  // namespace troupe::actors

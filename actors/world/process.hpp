@@ -17,6 +17,7 @@ struct ProcessSpec {
   std::vector<std::string> arguments;    ///< argv, including the program's name
   std::vector<std::string> environment;  ///< NAME=value; the whole environment
   std::vector<int> cpus;                 ///< where it may run; empty means where the parent may
+  int input = -1;                        ///< its standard input, which stays the caller's; -1: /dev/null
 };
 
 enum class OutputStream { out, err };
@@ -40,6 +41,9 @@ class Process {
   virtual std::int64_t pid() const = 0;
   /// To the child alone; does nothing once it has ended.
   virtual void signal(int signal) = 0;
+  /// Whether the child itself has chosen what the signal does, so that it does not end it by default. A child
+  /// that has just begun has chosen nothing yet.
+  virtual bool handles(int signal) const = 0;
   virtual void signal_group(int signal) = 0;
 };
 

@@ -1,7 +1,9 @@
 #include "apps/gpt/command.hpp"
+#include "posix/early_signals.hpp"
 #include "posix/standard_streams.hpp"
 
 int main(int argc, char** argv) {
+  troupe::posix::ignore_early_signals();
   troupe::posix::open_missing_standard_streams();
   return troupe::apps::gpt::run_command(argc, argv);
 }

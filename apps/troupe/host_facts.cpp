@@ -12,6 +12,8 @@
 #include <sstream>
 #include <system_error>
 
+#include "apps/troupe/cpu_quota.hpp"
+
 namespace troupe::apps {
 
 namespace fs = std::filesystem;
@@ -61,7 +63,9 @@ int usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
+  const int cores = std::max(1, CPU_COUNT(&set));
+  const auto quota = cpu_quota();
+  return quota && *quota < cores ? std::max(1, static_cast<int>(*quota)) : cores;
 }
 
 std::vector<std::vector<int>> numa_nodes() {

@@ -7,7 +7,7 @@
 
 namespace troupe::apps {
 
-/// Cores this process may run on.
+/// Cores this process may run on: no more than a container's quota of processor time pays for, but one.
 int usable_cores();
 /// The cores of each NUMA node that this process may run on.
 std::vector<std::vector<int>> numa_nodes();

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -260,6 +262,48 @@ INSTANTIATE_TEST_SUITE_P(Signals, LaunchSignal,
                          [](const auto& instance) {
                            return "Signal" + std::to_string(instance.param.first);
                          });
+
+TEST(LaunchSignals, ASignalForTheRanksDoesNotEndOneThatDoesNotHandleIt) {
+  RunningLauncher launcher({"--standalone", "--nproc-per-node", "2", "sleep", "1000"});
+  ASSERT_TRUE(eventually([&] { return launcher.processes().size() == 4; }))
+      << "with the launcher and its guard";
+
+  launcher.signal(SIGUSR1);
+
+  EXPECT_TRUE(
+      eventually([&] { return launcher.err().find("rank 1 does not handle SIGUSR1") != std::string::npos; }));
+  EXPECT_EQ(launcher.processes().size(), 4U);
+  launcher.signal(SIGTERM);
+  EXPECT_EQ(launcher.wait().exit_code, 128 + SIGTERM);
+}
+
+TEST(LaunchSignals, EarlyOnesEndNobody) {
+  for (int i = 0; i < 20; ++i) {
+    RunningLauncher launcher({"--standalone", "--nproc-per-node", "2", TROUPE_BINARY, "doctor"});
+    ASSERT_TRUE(eventually([&] { return !launcher.err().empty(); }));
+    for (int sent = 0; sent < 100 && ::kill(launcher.pid(), SIGUSR1) == 0 && launcher.out().empty(); ++sent) {
+      ::poll(nullptr, 0, 1);
+    }
+
+    EXPECT_EQ(launcher.wait().exit_code, 0) << launcher.err();
+  }
+}
+
+TEST(LaunchFailure, TooFewDescriptorsAreAnErrorWithAdvice) {
+  for (rlim_t descriptors = 4; descriptors < 32; ++descriptors) {
+    RunningLauncher launcher({"--standalone", "--nproc-per-node", "2", "true"}, {}, [&] {
+      for (int fd = 3; fd < 64; ++fd) ::close(fd);
+      const rlimit limit{descriptors, descriptors};
+      ::setrlimit(RLIMIT_NOFILE, &limit);
+    });
+
+    const Outcome outcome = launcher.wait();
+
+    EXPECT_LE(outcome.exit_code, 2) << descriptors << ": " << outcome.err;
+    if (outcome.exit_code == 0) continue;
+    EXPECT_THAT(outcome.err, HasSubstr("open files")) << descriptors;
+  }
+}
 
 TEST(LaunchSignals, ASecondInterruptDoesNotWaitForTheTermTimeout) {
   RunningLauncher launcher({"--standalone", "--term-timeout", "600", "sh", "-c",

@@ -30,7 +30,7 @@ using ::testing::Not;
 
 std::vector<std::string> assembled(const std::vector<std::string>& pieces, std::size_t cap = 1000) {
   std::vector<std::string> lines;
-  LineAssembler assembler([&](std::string_view line) { lines.emplace_back(line); }, cap);
+  LineAssembler assembler([&](std::string_view line, LineKind) { lines.emplace_back(line); }, cap);
   for (const std::string& piece : pieces) assembler.feed(piece);
   assembler.finish();
   return lines;
@@ -46,6 +46,68 @@ TEST(LineAssembler, CutsALineAtTheCap) {
 
 TEST(LineAssembler, ShowsAProgressBarAsItsLastState) {
   EXPECT_THAT(assembled({" 10%\r 50%\r100%\ndos\r\n"}), ElementsAre("100%", "dos"));
+}
+
+TEST(LineAssembler, ShowsABarWhileItIsDrawnAndNotTwiceAtItsEnd) {
+  std::vector<std::string> lines;
+  LineAssembler assembler([&](std::string_view line, LineKind kind) {
+    lines.push_back(std::string(kind == LineKind::whole      ? "whole "
+                                : kind == LineKind::progress ? "progress "
+                                                             : "repeated ")
+                        .append(line));
+  });
+  const auto shows = [&](std::string_view bytes) {
+    assembler.feed(bytes);
+    return assembler.show_progress();
+  };
+
+  EXPECT_FALSE(shows("no bar"));
+  EXPECT_FALSE(shows(" here\n"));
+  EXPECT_TRUE(shows("\r10%"));
+  EXPECT_TRUE(shows("\r20%\r30%"));
+  EXPECT_FALSE(shows("\r30%"));
+  EXPECT_TRUE(shows("\r40%\r"));
+  assembler.feed("\r50%\n");
+  EXPECT_TRUE(shows("\r100%"));
+  assembler.feed("\nend");
+  assembler.finish();
+
+  EXPECT_THAT(lines, ElementsAre("whole no bar here", "progress 10%", "progress 30%", "progress 40%",
+                                 "whole 50%", "progress 100%", "repeated 100%", "whole end"));
+}
+
+TEST(LaunchOutput, ShowsAProgressBarWhileItIsDrawn) {
+  RunningLauncher launcher({"--standalone", "sh", "-c",
+                            "printf '\\rstep 1 of 2'; while [ ! -e $TMPDIR/go ]; do sleep 0.02; done; printf "
+                            "'\\rstep 2 of 2\\n'; printf 'last words'"});
+
+  ASSERT_TRUE(launcher.wait_for_lines(1));
+  EXPECT_THAT(launcher.out(), HasSubstr("[rank 0] step 1 of 2\n"));
+  launcher.put_file("go", "");
+  const auto outcome = launcher.wait();
+
+  EXPECT_EQ(outcome.out, "[rank 0] step 1 of 2\n[rank 0] step 2 of 2\n[rank 0] last words\n");
+}
+
+TEST(LaunchOutput, WritesLinesWithAWordAlsoToAFileOfTheirOwn) {
+  const TemporaryDirectory logs;
+  const auto outcome =
+      launch({"--standalone", "--nproc-per-node", "2", "--log-dir", logs.path().string(), "--tee", "3",
+              "--duplicate-stdout-filters", "apple,a,,b", "--duplicate_stderr_filters=error",
+              "--log-line-prefix-template", "${role_name}/${rank}@${hostname}: ", "--", "sh", "-c",
+              "echo an apple; echo a,b; echo pear; echo error $RANK >&2"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto run = std::filesystem::directory_iterator(logs.path())->path() / "attempt_0";
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::string of_rank_1 = std::string("default/1@") + host.data() + ": ";
+
+  EXPECT_THAT(outcome.out, HasSubstr(of_rank_1 + "pear\n"));
+  const auto out = read_file(run / "filtered_stdout.log");
+  EXPECT_EQ(lines_of(out).size(), 4U) << out;
+  EXPECT_THAT(out, AllOf(HasSubstr(of_rank_1 + "an apple\n"), HasSubstr(of_rank_1 + "a,b\n"),
+                         Not(HasSubstr("pear"))));
+  EXPECT_THAT(read_file(run / "filtered_stderr.log"), HasSubstr(of_rank_1 + "error 1\n"));
 }
 
 TEST(Tail, KeepsTheLastLines) {
@@ -76,7 +138,7 @@ class FileSizeLimit {
 };
 
 TEST(LinePrefix, IsTheRankOrWhatTheTemplateSays) {
-  EXPECT_EQ(line_prefix("default", 3, nullptr), "[rank 3] ");
+  EXPECT_EQ(line_prefix("default", 3, ""), "[rank 3] ");
   EXPECT_EQ(line_prefix("worker", 3, "<${role_name} ${local_rank}/${rank}> "), "<worker 3/3> ");
 }
 

@@ -70,6 +70,7 @@ RunningLauncher::RunningLauncher(std::vector<std::string> arguments, std::vector
     const std::string path = directory_.path() / name;
     ::dup2(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600), fd);
   }
+  ::dup2(::open("/dev/null", O_RDONLY | O_CLOEXEC), 0);
   // A descriptor that a careless parent left open; the ranks are not to see it.
   ::dup2(2, 9);
   if (before_exec) before_exec();
@@ -90,6 +91,10 @@ std::string RunningLauncher::out() const {
 }
 std::string RunningLauncher::err() const {
   return read_file(directory_.path() / "err");
+}
+
+void RunningLauncher::put_file(const std::string& name, const std::string& text) const {
+  std::ofstream(directory_.path() / "tmp" / name) << text;
 }
 
 bool RunningLauncher::wait_for_lines(std::size_t count) const {

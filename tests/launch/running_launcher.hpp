@@ -47,6 +47,8 @@ class RunningLauncher {
   pid_t pid() const { return pid_; }
   std::string out() const;
   std::string err() const;
+  /// A file in the ranks' TMPDIR.
+  void put_file(const std::string& name, const std::string& text) const;
   /// Until stdout holds this many lines.
   bool wait_for_lines(std::size_t count) const;
   void signal(int signal) const;

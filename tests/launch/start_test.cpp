@@ -19,6 +19,7 @@
 #include "apps/troupe/launch/options.hpp"
 #include "apps/troupe/launch/report.hpp"
 #include "tests/launch/running_launcher.hpp"
+#include "tests/support/unused_port.hpp"
 
 namespace troupe::apps {
 namespace {
@@ -172,11 +173,128 @@ TEST(LaunchStart, PythonProgramsGoThroughTheInterpreterUnlessToldNot) {
   EXPECT_EQ(launch({"--standalone", "--no-python", script, "a"}, python).out, "[rank 0] executed a\n");
 }
 
-TEST(LaunchStart, RanksInheritNoInputAndNoDescriptors) {
-  const Outcome outcome = launch({"--standalone", "sh", "-c", "cat; exec ls /proc/self/fd"});
+TEST(LaunchStart, RanksInheritNoDescriptors) {
+  const Outcome outcome = launch({"--standalone", "sh", "-c", "exec ls /proc/self/fd"});
 
   // The fourth is the directory which ls reads.
   EXPECT_EQ(outcome.out, "[rank 0] 0\n[rank 0] 1\n[rank 0] 2\n[rank 0] 3\n");
+}
+
+TEST(LaunchStart, Rank0HasTheInputOfTheLauncher) {
+  const TemporaryDirectory directory;
+  const std::string typed = directory.path() / "typed";
+  std::ofstream(typed) << "hello\nand more";
+  RunningLauncher launcher({"--standalone", "--nproc-per-node", "2", "sh", "-c", "echo \"$RANK: $(cat)\""},
+                           {}, [&] { ::dup2(::open(typed.c_str(), O_RDONLY), STDIN_FILENO); });
+
+  const Outcome outcome = launcher.wait();
+
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("[rank 0] 0: hello\n[rank 0] and more\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("[rank 1] 1: \n"));
+}
+
+/// A terminal, of which the test has the other end.
+struct Terminal {
+  int master = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  std::string name;
+
+  Terminal() {
+    ::grantpt(master);
+    ::unlockpt(master);
+    name = ::ptsname(master);
+  }
+  ~Terminal() { ::close(master); }
+};
+
+TEST(LaunchStart, WhatIsTypedAtATerminalReachesRank0) {
+  const Terminal terminal;
+  RunningLauncher launcher(
+      {"--standalone", "--nproc-per-node", "2", "sh", "-c", "echo ready; echo \"$RANK: $(cat)\""}, {}, [&] {
+        ::setsid();
+        ::dup2(::open(terminal.name.c_str(), O_RDWR), STDIN_FILENO);
+      });
+  ASSERT_TRUE(launcher.wait_for_lines(2));
+
+  ASSERT_EQ(::write(terminal.master, "hello\n\x04", 7), 7);
+  const Outcome outcome = launcher.wait();
+
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("[rank 0] 0: hello\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("[rank 1] 1: \n"));
+}
+
+TEST(LaunchStart, TakesTheLoopbackAddressOfIpv6) {
+  const std::string print = "echo $MASTER_ADDR $MASTER_PORT $TROUPE_CONTROL_ADDR";
+  const std::string port = std::to_string(tests::unused_port());
+  const std::vector<std::vector<std::string>> lines{
+      {"--master-addr", "::1", "--master-port", port},
+      {"--master-addr", "[0:0:0:0:0:0:0:1]", "--master-port", port},
+      {"--rdzv-endpoint", "[::1]:" + port},
+      {"--rdzv-backend", "c10d", "--rdzv-endpoint", "[::1]:" + port},
+      {"--rdzv-backend", "c10d", "--rdzv-endpoint", "::1"},
+      {"--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"}};
+  for (auto words : lines) {
+    const bool is_static = words[1] != "c10d";
+    const std::string host = words.back().starts_with("localhost") ? "localhost"
+                             : words[1].starts_with("[0")          ? "0:0:0:0:0:0:0:1"
+                                                                   : "::1";
+    words.insert(words.end(), {"--", "sh", "-c", print});
+    const Outcome outcome = launch(words);
+
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("[rank 0] " + host + " " + (is_static ? port + " " : "")));
+    EXPECT_THAT(outcome.out, HasSubstr(host == "localhost" ? " localhost:" : " [" + host + "]:"));
+  }
+}
+
+TEST(LaunchStart, TakesTheFlagsOfNewerReleasesOfTorchrun) {
+  const std::vector<std::vector<std::string>> lines{{"--nproc", "1"},
+                                                    {"--nproc_per", "1"},
+                                                    {"--shutdown-timeout", "3"},
+                                                    {"--signals-to-handle", "SIGTERM,SIGUSR1"},
+                                                    {"--numa-binding", "exclusive"},
+                                                    {"--log-line-prefix-template", "${rank} "}};
+  for (auto words : lines) {
+    words.insert(words.end(), {"--standalone", "--", "true"});
+    const Outcome outcome = launch(words);
+
+    EXPECT_EQ(outcome.exit_code, 0) << words[0] << ": " << outcome.err;
+  }
+}
+
+TEST(LaunchStart, NamesTheVariableThatAWrongValueComesFrom) {
+  const std::map<std::string, std::string> wrong{{"PET_NNODES=2", "--nnodes"},
+                                                 {"PET_NPROC_PER_NODE=many", "--nproc-per-node"},
+                                                 {"PET_MASTER_PORT=none", "--master-port"},
+                                                 {"PET_MASTER_ADDR=192.0.2.1", "--master-addr"},
+                                                 {"PET_RDZV_BACKEND=etcd", "--rdzv-backend"}};
+  for (const auto& [variable, flag] : wrong) {
+    const Outcome outcome = launch({"true"}, {variable});
+
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err,
+                HasSubstr(flag + " is not on the command line: the environment has " + variable));
+  }
+  const Outcome by_flag = launch({"--nnodes", "2", "true"}, {"PET_NNODES=1"});
+  EXPECT_EQ(by_flag.err.find("PET_"), std::string::npos) << by_flag.err;
+}
+
+/// A server as others write it, on the port that the launcher gave to rank 0.
+TEST(LaunchStart, KeepsItsPortsForRank0) {
+  const std::string serve =
+      "import os, socket, sys\n"
+      "ports = [int(os.environ['MASTER_PORT']), int(os.environ['TROUPE_CONTROL_ADDR'].rsplit(':', 1)[1])]\n"
+      "others = [socket.socket() for _ in range(200)]\n"
+      "[other.bind(('127.0.0.1', 0)) for other in others]\n"
+      "taken = [other.getsockname()[1] for other in others if other.getsockname()[1] in ports]\n"
+      "servers = [socket.create_server(('127.0.0.1', port)) for port in ports]\n"
+      "clients = [socket.create_connection(('127.0.0.1', port), timeout=20) for port in ports]\n"
+      "print('taken', taken, 'reached', len(clients))\n";
+  const Outcome outcome = launch({"--standalone", "python3", "-c", serve});
+
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("taken [] reached 2"));
 }
 
 /// The guard among the launcher's processes, once it waits for the launcher's end.
@@ -241,7 +359,7 @@ TEST_P(LaunchMistake, EndsWithTwoAndSaysWhatToDo) {
 INSTANTIATE_TEST_SUITE_P(
     Start, LaunchMistake,
     ::testing::Values(
-        Mistake{"UnknownFlag", {"--standalon", "true"}, "did you mean --standalone?"},
+        Mistake{"UnknownFlag", {"--standalonee", "true"}, "did you mean --standalone?"},
         Mistake{"NoProgram", {"--standalone"}, "no program given"},
         Mistake{"MissingProgram", {"--standalone", "no-such-program"}, "no-such-program in PATH"},
         Mistake{"MissingPath", {"--standalone", "./no-such-program"}, "look at the path"},
@@ -252,6 +370,14 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"NoRanks", {"--nproc-per-node", "0", "true"}, "expected a number from 1"},
         Mistake{"ManyNodes", {"--nnodes", "2", "true"}, "one node"},
         Mistake{"ElasticNodes", {"--nnodes=1:4", "true"}, "one node"},
+        Mistake{"BeginningOfTwoFlags", {"--rdzv", "c10d", "true"}, "--rdzv-backend, --rdzv-endpoint"},
+        Mistake{"Completion", {"--print-completion", "bash"}, "--print-completion"},
+        Mistake{"OtherGpus", {"--nproc-per-node", "xpu", "true"}, "--nproc-per-node xpu"},
+        Mistake{"SignalThatNobodyHandles", {"--signals-to-handle", "SIGKILL", "true"}, "found \"SIGKILL\""},
+        Mistake{"EndpointInBrackets", {"--rdzv-endpoint", "[::1", "true"}, "--rdzv-endpoint: expected HOST"},
+        Mistake{"ForeignEndpoint",
+                {"--rdzv-backend", "c10d", "--rdzv-endpoint", "[2001:db8::1]:1", "true"},
+                "--rdzv-endpoint is to be this machine's"},
         Mistake{"Etcd", {"--rdzv-backend", "etcd-v2", "true"}, "needs no etcd"},
         Mistake{"ForeignAddress", {"--master-addr", "192.0.2.1", "true"}, "--master-addr"},
         Mistake{"BothPythonFlags", {"-m", "--no-python", "x"}, "exclude each other"},

@@ -14,6 +14,11 @@
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "actors/world/job_guard.hpp"
@@ -55,6 +60,7 @@ struct ChildPlan {
   const char* program;
   char* const* arguments;
   char* const* environment;
+  int input;  ///< -1: /dev/null
   int out;
   int err;
   int report;  ///< errno of what failed is written here; closes on exec
@@ -69,8 +75,8 @@ void become(const ChildPlan& plan) {
   if (::getppid() != plan.parent) ::_exit(137);
   if (plan.cpus) ::sched_setaffinity(0, sizeof(cpu_set_t), plan.cpus);
 
-  const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  if (null < 0 || ::dup2(null, STDIN_FILENO) < 0 || ::dup2(plan.out, STDOUT_FILENO) < 0 ||
+  const int input = plan.input >= 0 ? plan.input : ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (input < 0 || ::dup2(input, STDIN_FILENO) < 0 || ::dup2(plan.out, STDOUT_FILENO) < 0 ||
       ::dup2(plan.err, STDERR_FILENO) < 0) {
     return;
   }
@@ -94,6 +100,7 @@ Result<pid_t> fork_and_exec(const ProcessSpec& spec, int out, int err) {
   const ChildPlan plan{spec.program.c_str(),
                        arguments.data(),
                        environment.data(),
+                       spec.input,
                        out,
                        err,
                        report.write.get(),
@@ -216,6 +223,19 @@ struct State : std::enable_shared_from_this<State> {
   bool watched = true;
 };
 
+/// Whether the process has a handler for the signal, ignores it or blocks it.
+bool chooses(pid_t pid, int signal) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  const std::uint64_t bit = std::uint64_t{1} << (signal - 1);
+  for (std::string line; std::getline(file, line);) {
+    for (const std::string_view name : {"SigBlk:\t", "SigIgn:\t", "SigCgt:\t"}) {
+      if (!line.starts_with(name)) continue;
+      if ((std::strtoull(line.c_str() + name.size(), nullptr, 16) & bit) != 0) return true;
+    }
+  }
+  return false;
+}
+
 class PosixProcess final : public Process {
  public:
   explicit PosixProcess(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -231,6 +251,7 @@ class PosixProcess final : public Process {
     if (!state_->running) return;
     ::syscall(SYS_pidfd_send_signal, state_->handle.native_handle(), signal, nullptr, 0);
   }
+  bool handles(int signal) const override { return state_->running && chooses(state_->pid, signal); }
   void signal_group(int signal) override {
     if (state_->running) ::kill(-state_->pid, signal);
   }

@@ -33,6 +33,7 @@ class SimulatedProcesses::Child final : public Process {
 
   std::int64_t pid() const override { return state_->pid; }
   void signal(int signal) override { world_.deliver(state_, signal); }
+  bool handles(int) const override { return state_->running; }
   void signal_group(int signal) override { world_.deliver(state_, signal); }
 
  private:

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "actors/world/endpoint.hpp"
 #include "apps/troupe/host_facts.hpp"
 #include "posix/entropy.hpp"
 
@@ -49,7 +50,8 @@ void set_own_variables(const Job& job, const Generation& generation, int rank, V
   set("TROUPE_JOB_ID", job.id);
   set("TROUPE_JOB_TOKEN", job.token);
   set("TROUPE_GENERATION", std::to_string(generation.number));
-  set("TROUPE_CONTROL_ADDR", fmt::format("{}:{}", job.master_addr, generation.control_port));
+  set("TROUPE_CONTROL_ADDR",
+      to_string(actors::Endpoint{job.master_addr, static_cast<std::uint16_t>(generation.control_port)}));
   set("TROUPE_NODE_ID", host_name());
   set("TROUPE_INSTANCE_ID", fmt::format("{}-{}-{}", generation.number, rank, posix::unique_name()));
   set("TROUPE_FENCE_TOKEN", generation.fence_token);

@@ -25,7 +25,7 @@ std::filesystem::path rank_directory(const Job& job, int generation, int rank);
 /// | TROUPE_JOB_ID | unique name of the job; shared-memory segments begin with troupe-<it>- |
 /// | TROUPE_JOB_TOKEN | 64 hexadecimal digits, what the ranks prove to each other |
 /// | TROUPE_GENERATION | 0, and one more for each restart |
-/// | TROUPE_CONTROL_ADDR | host:port where rank 0 is to listen |
+/// | TROUPE_CONTROL_ADDR | HOST:PORT where rank 0 is to listen; IPv6: [ADDRESS]:PORT |
 /// | TROUPE_NODE_ID | stable name of the node |
 /// | TROUPE_INSTANCE_ID | unique for each start of a process |
 /// | TROUPE_FENCE_TOKEN | unique for each generation |

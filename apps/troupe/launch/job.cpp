@@ -1,29 +1,25 @@
 #include "apps/troupe/launch/job.hpp"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <system_error>
 #include <utility>
 
+#include "actors/world/endpoint.hpp"
 #include "actors/world/environment.hpp"
 #include "actors/world/exit_status.hpp"
 #include "actors/world/transport/authentication.hpp"
 #include "apps/troupe/host_facts.hpp"
+#include "apps/troupe/launch/ports.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"
 #include "posix/entropy.hpp"
@@ -67,6 +63,12 @@ Result<void> check_nodes(const LaunchOptions& options) {
 
 Result<int> count_ranks(const std::string& text) {
   if (text == "cpu") return usable_cores();
+  if (text == "xpu") {
+    return core::fail(
+        Errc::unavailable,
+        "--nproc-per-node xpu: Troupe trains on the host and on NVIDIA's GPUs; give a number, or "
+        "cpu or gpu");
+  }
   const int gpus = actors::visible_gpus(actors::process_variables());
   if (text == "auto") return gpus > 0 ? gpus : usable_cores();
   if (text == "gpu") {
@@ -95,20 +97,32 @@ Result<void> check_memory(int ranks) {
                     std::max<std::uint64_t>(1, memory.available_bytes / kLeastBytesPerRank));
 }
 
-struct Endpoint {
-  std::string host;
-  std::optional<int> port;
-};
+template <class T>
+Result<T> of_flag(const std::string& flag, Result<T> parsed) {
+  if (parsed) return parsed;
+  return core::fail(parsed.error().code, "{}: {}", flag, parsed.error().message);
+}
 
-Result<Endpoint> parse_endpoint(const std::string& text) {
-  const std::size_t colon = text.rfind(':');
-  if (colon == std::string::npos) return Endpoint{text, std::nullopt};
-  const auto port = core::parse_number<int>(std::string_view(text).substr(colon + 1), {0, 65535});
-  if (colon == 0 || !port) {
-    return core::fail(Errc::invalid_argument, "--rdzv-endpoint: expected host[:port], found {}",
-                      core::quoted_excerpt(text));
+/// Where rank 0 listens, and the flag that says so.
+Result<std::string> choose_master(Job& job) {
+  const LaunchOptions& options = job.options;
+  if (options.standalone) {
+    job.master_addr = "127.0.0.1";
+    return std::string("--standalone");
   }
-  return Endpoint{text.substr(0, colon), *port};
+  const bool is_static = options.rdzv_backend == "static";
+  job.master_port = is_static ? options.master_port : 0;
+  if (!options.rdzv_endpoint.empty()) {
+    const std::string flag = "--rdzv-endpoint";
+    auto endpoint = TRY(of_flag(flag, actors::parse_endpoint(options.rdzv_endpoint)));
+    job.master_addr = std::move(endpoint.host);
+    if (is_static) job.master_port = endpoint.port.value_or(static_cast<std::uint16_t>(options.master_port));
+    return flag;
+  }
+  const std::string flag = options.local_addr.empty() ? "--master-addr" : "--local-addr";
+  const std::string& chosen = options.local_addr.empty() ? options.master_addr : options.local_addr;
+  job.master_addr = TRY(of_flag(flag, actors::parse_host(chosen)));
+  return flag;
 }
 
 Result<void> resolve_rendezvous(Job& job) {
@@ -122,21 +136,10 @@ Result<void> resolve_rendezvous(Job& job) {
     return core::fail(Errc::invalid_argument, "--rdzv-backend: expected static or c10d, found \"{}\"",
                       options.rdzv_backend);
   }
-  job.master_addr = options.local_addr.empty() ? options.master_addr : options.local_addr;
-  job.master_port = options.master_port;
-  const Endpoint endpoint = TRY(parse_endpoint(options.rdzv_endpoint));
-  if (options.standalone) {
-    job.master_addr = "127.0.0.1";
-    job.master_port = 0;
-  } else if (options.rdzv_backend == "c10d") {
-    if (!endpoint.host.empty()) job.master_addr = endpoint.host;
-    job.master_port = 0;
-  } else if (!endpoint.host.empty()) {
-    job.master_addr = endpoint.host;
-    job.master_port = endpoint.port.value_or(options.master_port);
-  }
-  if (job.master_port == 0) return {};
-  return check_port_is_free(job.master_addr, job.master_port);
+  const std::string flag = TRY(choose_master(job));
+  if (job.master_port == 0) return check_own_address(job.master_addr, flag);
+  TRY(ReservedPort::of(job.master_addr, job.master_port, flag));
+  return {};
 }
 
 Result<void> resolve_program(Job& job) {
@@ -176,6 +179,8 @@ Result<void> resolve_program(Job& job) {
 Result<void> resolve_streams(Job& job) {
   job.redirects = TRY(parse_stream_choice("--redirects", job.options.redirects));
   job.tee = TRY(parse_stream_choice("--tee", job.options.tee));
+  job.stdout_filters = parse_filters(job.options.duplicate_stdout_filters);
+  job.stderr_filters = parse_filters(job.options.duplicate_stderr_filters);
   const auto filter = TRY(parse_rank_list("--local-ranks-filter", job.options.local_ranks_filter));
   for (int rank : filter) {
     if (rank >= job.ranks) {
@@ -189,7 +194,7 @@ Result<void> resolve_streams(Job& job) {
 }
 
 Result<void> resolve_signals(Job& job) {
-  const std::array<int, 4> known{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  const std::array<int, 6> known{SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
   std::string text = job.options.signals_to_handle;
   while (!text.empty()) {
     const std::size_t comma = std::min(text.find(','), text.size());
@@ -200,7 +205,9 @@ Result<void> resolve_signals(Job& job) {
     if (found == known.end()) {
       return core::fail(
           Errc::invalid_argument,
-          "--signals-to-handle: expected some of SIGTERM, SIGINT, SIGHUP, SIGQUIT, found \"{}\"", name);
+          "--signals-to-handle: expected some of SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, found "
+          "{}",
+          core::quoted_excerpt(name));
     }
     job.stop_signals.insert(*found);
   }
@@ -210,7 +217,8 @@ Result<void> resolve_signals(Job& job) {
 /// <log-dir>/<run id>_<random>, or a temporary directory when nobody asked for logs.
 Result<void> make_directory(Job& job) {
   std::error_code error;
-  const bool wanted = job.redirects.any() || job.tee.any();
+  const bool wanted =
+      job.redirects.any() || job.tee.any() || !job.stdout_filters.empty() || !job.stderr_filters.empty();
   job.directory_is_temporary = job.options.log_dir.empty() && !wanted;
   const fs::path parent =
       job.options.log_dir.empty() ? fs::temp_directory_path(error) : fs::path(job.options.log_dir);
@@ -282,54 +290,6 @@ Result<std::string> find_program(const std::string& name) {
   return core::fail(Errc::not_found, "there is no program {}{}", name,
                     here ? fmt::format(" in PATH; did you mean ./{}?", name)
                          : (candidates.size() == 1 ? "; look at the path" : " in PATH; give its path"));
-}
-
-Result<void> check_port_is_free(const std::string& address, int port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (const int code = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found);
-      code != 0) {
-    return core::fail(Errc::invalid_argument, "the master address {} is not known: {}", address,
-                      ::gai_strerror(code));
-  }
-  const int fd = ::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int on = 1;
-  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  const int reason = ::bind(fd, found->ai_addr, found->ai_addrlen) == 0 && ::listen(fd, 1) == 0 ? 0 : errno;
-  ::close(fd);
-  ::freeaddrinfo(found);
-  if (reason == 0) return {};
-  if (reason == EADDRINUSE) {
-    return core::fail(Errc::already_exists,
-                      "port {} of {} is in use, perhaps by another job; choose another --master-port, or use "
-                      "--standalone",
-                      port, address);
-  }
-  return core::fail(Errc::invalid_argument,
-                    "cannot listen at {}:{}: {}; --master-addr is to be this machine's", address, port,
-                    ::strerror(reason));
-}
-
-Result<std::vector<int>> free_ports(int count) {
-  std::vector<int> sockets;
-  std::vector<int> ports;
-  for (int i = 0; i < count; ++i) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    auto* generic = reinterpret_cast<sockaddr*>(&address);
-    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockets.push_back(fd);
-    if (fd >= 0 && ::bind(fd, generic, size) == 0 && ::getsockname(fd, generic, &size) == 0) {
-      ports.push_back(ntohs(address.sin_port));
-    }
-  }
-  const int reason = errno;
-  for (int fd : sockets) ::close(fd);
-  if (ports.size() == sockets.size()) return ports;
-  return core::fail(Errc::io, "cannot find a free port: {}", ::strerror(reason));
 }
 
 }  // namespace troupe::apps

@@ -19,10 +19,12 @@ struct Job {
   int ranks = 1;
   std::string program;                 ///< a path
   std::vector<std::string> arguments;  ///< argv
-  std::string master_addr;
-  int master_port = 0;  ///< 0: a free one for each generation
+  std::string master_addr;             ///< without brackets
+  int master_port = 0;                 ///< 0: a free one for each generation
   StreamChoice redirects;
   StreamChoice tee;
+  std::vector<std::string> stdout_filters;  ///< lines that contain one go to filtered_stdout.log too
+  std::vector<std::string> stderr_filters;
   std::set<int> shown_ranks;  ///< local ranks that reach the console
   std::set<int> stop_signals;
   std::filesystem::path directory;  ///< of this run; exists
@@ -36,11 +38,5 @@ core::Result<Job> prepare_job(LaunchOptions options);
 /// The path of a program as a shell finds it. Errc::not_found, or Errc::invalid_argument if it is not
 /// executable.
 core::Result<std::string> find_program(const std::string& name);
-
-/// Errc::already_exists if somebody listens at this port here, Errc::invalid_argument for an address that is
-/// not this machine's.
-core::Result<void> check_port_is_free(const std::string& address, int port);
-/// Distinct ports nobody uses at the moment.
-core::Result<std::vector<int>> free_ports(int count);
 
 }  // namespace troupe::apps

@@ -30,8 +30,9 @@ int run_launch(std::span<const std::string> arguments) {
   auto options = parse_launch_options(arguments);
   if (!options) return refuse(options.error(), kUsageError);
   if (!*options) return 0;
+  const auto sources = (*options)->from_environment;
   const auto job = prepare_job(std::move(**options));
-  if (!job) return refuse(job.error(), kUsageError);
+  if (!job) return refuse({job.error().code, with_sources(job.error().message, sources)}, kUsageError);
   const auto exit_code = run_job(*job);
   return exit_code ? *exit_code : refuse(exit_code.error(), 1);
 }

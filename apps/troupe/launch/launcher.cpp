@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,8 @@
 #include "actors/world/loop_signals.hpp"
 #include "actors/world/process/posix.hpp"
 #include "apps/troupe/launch/environment.hpp"
+#include "apps/troupe/launch/input.hpp"
+#include "apps/troupe/launch/ports.hpp"
 #include "apps/troupe/launch/rank_log.hpp"
 #include "apps/troupe/launch/report.hpp"
 #include "apps/troupe/launch/terminal.hpp"
@@ -45,6 +48,7 @@ actors::NodeAgentConfig agent_config(const Job& job) {
   actors::NodeAgentConfig config;
   config.ranks = job.ranks;
   config.max_restarts = job.options.max_restarts;
+  for (const int signal : job.stop_signals) config.forwarded_signals.erase(signal);
   config.term_timeout = from_seconds(job.options.term_timeout_seconds);
   config.first_backoff = from_seconds(job.options.restart_backoff_seconds);
   return config;
@@ -62,7 +66,12 @@ std::vector<int> cpus_of(const Job& job, int rank) {
 class LaunchedGang final : public actors::Gang {
  public:
   LaunchedGang(const Job& job, asio::io_context& loop, const actors::Clock& clock)
-      : job_(job), loop_(loop), clock_(clock), terminal_(loop), environment_(own_environment()) {}
+      : job_(job),
+        loop_(loop),
+        clock_(clock),
+        terminal_(loop),
+        input_(loop),
+        environment_(own_environment()) {}
 
   void announce() {
     terminal_.say(fmt::format("job {}: {} rank{} of {}{}", job_.id, job_.ranks, job_.ranks == 1 ? "" : "s",
@@ -101,9 +110,12 @@ class LaunchedGang final : public actors::Gang {
     report_.oom_before = oom_kills();
     workers_.clear();
     workers_.resize(static_cast<std::size_t>(job_.ranks));
-    const auto ports = TRY(free_ports(2));
-    generation_ = {generation, job_.master_port == 0 ? ports[0] : job_.master_port, ports[1],
-                   posix::unique_name()};
+    ports_.clear();
+    ports_.push_back(job_.master_port == 0
+                         ? TRY(ReservedPort::any())
+                         : TRY(ReservedPort::of(job_.master_addr, job_.master_port, "--master-addr")));
+    ports_.push_back(TRY(ReservedPort::any()));
+    generation_ = {generation, ports_[0].number(), ports_[1].number(), posix::unique_name()};
     return {};
   }
 
@@ -112,12 +124,22 @@ class LaunchedGang final : public actors::Gang {
     std::error_code error;
     fs::create_directories(directory, error);
     if (error) return core::fail(core::Errc::io, "cannot make {}: {}", directory.string(), error.message());
-    worker(rank).log = std::make_unique<RankLog>(job_, generation_.number, rank, terminal_);
+    worker(rank).log = std::make_unique<RankLog>(job_, generation_.number, rank, terminal_, clock_);
     return actors::ProcessSpec{job_.program, job_.arguments,
-                               rank_environment(job_, generation_, rank, environment_), cpus_of(job_, rank)};
+                               rank_environment(job_, generation_, rank, environment_), cpus_of(job_, rank),
+                               rank == 0 ? input_.next() : -1};
   }
 
-  void started(int rank, std::int64_t pid) override { worker(rank).pid = pid; }
+  void started(int rank, std::int64_t pid) override {
+    worker(rank).pid = pid;
+    if (rank == 0) input_.is_handed_over();
+  }
+
+  void withheld(int rank, int signal) override {
+    terminal_.say(
+        fmt::format("rank {} does not handle {}, or not yet: it was not sent, since it would end it", rank,
+                    actors::signal_name(signal)));
+  }
 
   void not_started(int rank, const core::Error& error) override {
     terminal_.say(fmt::format("rank {} could not be started: {}", rank, error.message));
@@ -136,7 +158,10 @@ class LaunchedGang final : public actors::Gang {
   }
 
   void failed(int rank, ExitStatus status) override {
-    const std::string failure = fmt::format("rank {} failed: {}", rank, to_string(status));
+    const std::string failure =
+        status.code == actors::kExitFenced
+            ? fmt::format("rank {} ended because another rank did ({})", rank, to_string(status))
+            : fmt::format("rank {} failed: {}", rank, to_string(status));
     std::ofstream(failure_file(job_, generation_.number)) << failure;
     terminal_.say(failure + (job_.ranks > 1 ? "; stopping the others" : ""));
   }
@@ -183,6 +208,8 @@ class LaunchedGang final : public actors::Gang {
   asio::io_context& loop_;
   const actors::Clock& clock_;
   Terminal terminal_;
+  Input input_;
+  std::vector<ReservedPort> ports_;  ///< of the generation
   std::vector<std::string> environment_;
   Generation generation_;
   std::vector<Worker> workers_;
@@ -190,9 +217,7 @@ class LaunchedGang final : public actors::Gang {
   int exit_code_ = 1;
 };
 
-}  // namespace
-
-Result<int> run_job(const Job& job) {
+Result<int> run_in_loop(const Job& job) {
   const actors::JobGuard guard =
       TRY(actors::JobGuard::start({job.id, job.directory_is_temporary ? job.directory : fs::path()}));
   ::signal(SIGPIPE, SIG_IGN);
@@ -212,6 +237,20 @@ Result<int> run_job(const Job& job) {
   agent.start();
   loop.run();
   return gang.conclude(agent.machine());
+}
+
+}  // namespace
+
+Result<int> run_job(const Job& job) {
+  // Asio reports by exceptions that descriptors are used up.
+  try {
+    return run_in_loop(job);
+  } catch (const std::system_error& error) {
+    return core::fail(core::Errc::io,
+                      "cannot watch the ranks: {}; see the limits of open files and processes (ulimit -n, "
+                      "ulimit -u)",
+                      error.what());
+  }
 }
 
 }  // namespace troupe::apps

@@ -4,6 +4,18 @@
 
 namespace troupe::apps {
 
+namespace {
+
+/// What a terminal shows of a line in which carriage returns go back to its beginning.
+std::string_view visible(std::string_view line) {
+  while (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  const std::size_t restart = line.rfind('\r');
+  if (restart != std::string_view::npos) line.remove_prefix(restart + 1);
+  return line;
+}
+
+}  // namespace
+
 void LineAssembler::feed(std::string_view bytes) {
   while (!bytes.empty()) {
     const std::size_t newline = bytes.find('\n');
@@ -24,13 +36,22 @@ void LineAssembler::finish() {
   if (!line_.empty()) emit();
 }
 
+bool LineAssembler::show_progress() {
+  if (line_.find('\r') == std::string::npos) return false;
+  std::string shown(visible(line_));
+  if (shown.empty() || progress_ == shown) return false;
+  sink_(shown, LineKind::progress);
+  // What was drawn before is not needed any more; the rest still begins with a carriage return.
+  line_ = '\r' + shown + (line_.back() == '\r' ? "\r" : "");
+  progress_ = std::move(shown);
+  return true;
+}
+
 void LineAssembler::emit() {
-  std::string_view shown = line_;
-  while (!shown.empty() && shown.back() == '\r') shown.remove_suffix(1);
-  const std::size_t restart = shown.rfind('\r');
-  if (restart != std::string_view::npos) shown.remove_prefix(restart + 1);
-  sink_(shown);
+  const std::string_view shown = visible(line_);
+  sink_(shown, progress_ == shown ? LineKind::repeated : LineKind::whole);
   line_.clear();
+  progress_.reset();
 }
 
 void Tail::add(std::string_view line) {

@@ -1,6 +1,8 @@
 #include "apps/troupe/launch/options.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <stdlib.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -41,11 +43,15 @@ void add_life_options(CLI::App& app, LaunchOptions& options) {
   add_number(app, "--max-restarts", options.max_restarts, {0, 1'000'000'000}, "Restarts of the whole gang");
   add_number(app, "--term-timeout", options.term_timeout_seconds, kSeconds,
              "Seconds between SIGTERM and SIGKILL");
+  add_number(app, "--shutdown-timeout", options.term_timeout_seconds, kSeconds,
+             "torchrun's name for --term-timeout");
   add_number(
       app, "--restart-backoff", options.restart_backoff_seconds, kSeconds,
       "Seconds to pause before restarting a gang that failed sooner than this without a new step, from the "
       "second such failure in a row; doubles up to 60");
-  app.add_option("--signals-to-handle", options.signals_to_handle, "Signals that shut the job down cleanly");
+  app.add_option("--signals-to-handle", options.signals_to_handle,
+                 "Signals that shut the job down cleanly; SIGUSR1 and SIGUSR2, if not among them, go to the "
+                 "ranks that handle them");
 }
 
 void add_program_options(CLI::App& app, LaunchOptions& options) {
@@ -57,6 +63,12 @@ void add_program_options(CLI::App& app, LaunchOptions& options) {
                  "To files only: 0 nothing, 1 stdout, 2 stderr, 3 both, or 0:1,1:2 by local rank");
   app.add_option("-t,--tee", options.tee, "To files and to the console; values as for --redirects");
   app.add_option("--local-ranks-filter", options.local_ranks_filter, "Local ranks that reach the console");
+  app.add_option("--log-line-prefix-template", options.log_line_prefix_template,
+                 "Before each line on the console, with ${role_name}, ${local_rank}, ${rank}, ${hostname}");
+  app.add_option("--duplicate-stdout-filters", options.duplicate_stdout_filters,
+                 "Lines with one of these words (a,b) also go to filtered_stdout.log in the log directory");
+  app.add_option("--duplicate-stderr-filters", options.duplicate_stderr_filters,
+                 "The same for stderr and filtered_stderr.log");
   app.add_flag("--virtual-local-rank", options.virtual_local_rank,
                "LOCAL_RANK is 0 everywhere, and each rank sees one GPU");
   app.add_option("--numa-binding", options.numa_binding, "node: each rank on the cores of one NUMA node");
@@ -116,6 +128,27 @@ std::string suggestion(const CLI::App& app, const std::string& flag) {
   return best.empty() ? "see `troupe launch --help`" : fmt::format("did you mean {}?", best);
 }
 
+/// As argparse does, takes the beginning of a long name for the name if there is only one, and completes it.
+Result<const CLI::Option*> option_of(const CLI::App& app, std::string& name) {
+  if (const CLI::Option* exact = app.get_option_no_throw(name)) return exact;
+  std::vector<std::string> found;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& known : option->get_lnames()) {
+      if (name.size() > 2 && ("--" + known).starts_with(name)) found.push_back("--" + known);
+    }
+  }
+  if (found.empty()) {
+    return core::fail(Errc::invalid_argument, "unknown flag {}; {}", core::quoted_excerpt(name),
+                      suggestion(app, name));
+  }
+  if (found.size() > 1) {
+    return core::fail(Errc::invalid_argument, "{} may mean {}; write more of it", name,
+                      fmt::join(found, ", "));
+  }
+  name = found.front();
+  return app.get_option_no_throw(name);
+}
+
 struct Split {
   std::vector<std::string> flags;
   std::vector<std::string> program;
@@ -146,12 +179,13 @@ Result<Split> split(const CLI::App& app, std::span<const std::string> arguments)
       if (!has_value && i + 1 < arguments.size() && !arguments[i + 1].starts_with("-")) ++i;
       continue;
     }
-    const CLI::Option* option = app.get_option_no_throw(name);
-    if (!option) {
-      return core::fail(Errc::invalid_argument, "unknown flag {}; {}", core::quoted_excerpt(name),
-                        suggestion(app, name));
+    if (name == "--print-completion") {
+      return core::fail(Errc::unavailable,
+                        "--print-completion: there are no completions for shells; leave it "
+                        "out");
     }
-    result.flags.push_back(name + (is_long ? word.substr(name.size()) : ""));
+    const CLI::Option* const option = TRY(option_of(app, name));
+    result.flags.push_back(name + (equals == std::string::npos ? "" : word.substr(equals)));
     if (!is_long && has_value) result.flags.push_back(word.substr(word[2] == '=' ? 3 : 2));
     const bool takes_value = option->get_expected_min() > 0;
     if (takes_value && !has_value) {
@@ -172,6 +206,23 @@ void take_defaults_from_environment(CLI::App& app) {
     for (char& letter : name) letter = letter == '-' ? '_' : static_cast<char>(std::toupper(letter));
     option->envname(name);
   }
+}
+
+/// What will come from the environment because no flag says it.
+std::map<std::string, std::string> taken_from_environment(const CLI::App& app,
+                                                          const std::vector<std::string>& flags) {
+  std::map<std::string, std::string> taken;
+  for (const CLI::Option* option : app.get_options()) {
+    const char* const value =
+        option->get_envname().empty() ? nullptr : ::getenv(option->get_envname().c_str());
+    const bool is_said = std::ranges::any_of(flags, [&](const std::string& flag) {
+      const std::string name = flag.substr(0, flag.find('='));
+      return name.starts_with('-') && option->check_name(name);
+    });
+    if (value == nullptr || *value == '\0' || is_said) continue;
+    taken["--" + option->get_lnames().front()] = fmt::format("{}={}", option->get_envname(), value);
+  }
+  return taken;
 }
 
 Result<int> parse_number(const std::string& flag, std::string_view text) {
@@ -202,6 +253,7 @@ Result<std::optional<LaunchOptions>> parse_launch_options(std::span<const std::s
   add_launch_options(app, options);
 
   Split parts = TRY(split(app, arguments));
+  options.from_environment = taken_from_environment(app, parts.flags);
   // CLI11 wants them last first.
   std::reverse(parts.flags.begin(), parts.flags.end());
   try {
@@ -210,12 +262,42 @@ Result<std::optional<LaunchOptions>> parse_launch_options(std::span<const std::s
     std::cout << app.help();
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
-    return core::fail(Errc::invalid_argument, "{}", message_of(error, "troupe launch"));
+    return core::fail(Errc::invalid_argument, "{}",
+                      with_sources(message_of(error, "troupe launch"), options.from_environment));
   }
   options.program = std::move(parts.program);
   options.warnings = std::move(parts.warnings);
   warn_of_what_has_no_effect(options);
+  for (std::string& warning : options.warnings)
+    warning = with_sources(std::move(warning), options.from_environment);
   return options;
+}
+
+std::string with_sources(std::string message, const std::map<std::string, std::string>& from_environment) {
+  std::string sources;
+  for (const auto& [flag, assignment] : from_environment) {
+    const std::size_t at = message.find(flag);
+    const char next = at == std::string::npos ? '-' : (message + ' ')[at + flag.size()];
+    // A longer flag may begin with this one.
+    if (next == '-' || std::isalnum(static_cast<unsigned char>(next)) != 0) continue;
+    sources += fmt::format("{}{} is not on the command line: the environment has {}",
+                           sources.empty() ? "" : "; ", flag, assignment);
+  }
+  return sources.empty() ? message : fmt::format("{} ({})", message, sources);
+}
+
+std::vector<std::string> parse_filters(const std::string& text) {
+  std::vector<std::string> filters(1);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == ',' && text.substr(i, 2) != ",,") {
+      filters.emplace_back();
+    } else {
+      filters.back() += text[i];
+      if (text[i] == ',') ++i;
+    }
+  }
+  std::erase(filters, "");
+  return filters;
 }
 
 Result<StreamChoice> parse_stream_choice(const std::string& flag, const std::string& text) {

@@ -56,6 +56,9 @@ struct LaunchOptions {
   std::string redirects = "0";
   std::string tee = "0";
   std::string local_ranks_filter;
+  std::string log_line_prefix_template;
+  std::string duplicate_stdout_filters;
+  std::string duplicate_stderr_filters;
   bool virtual_local_rank = false;
   std::string numa_binding;
 
@@ -67,6 +70,8 @@ struct LaunchOptions {
 
   std::vector<std::string> program;   ///< and its arguments
   std::vector<std::string> warnings;  ///< flags that are accepted and mean nothing here
+  /// What was taken from the environment: by flag, the assignment ("PET_NNODES=2").
+  std::map<std::string, std::string> from_environment;
 };
 
 /// The flags, without the program that follows them. `options` outlives the app.
@@ -76,6 +81,12 @@ void add_launch_options(CLI::App& app, LaunchOptions& options);
 /// environment is the default of --name. Nothing when help was asked for and printed. Errc::invalid_argument
 /// says which flag and what to write instead.
 core::Result<std::optional<LaunchOptions>> parse_launch_options(std::span<const std::string> arguments);
+
+/// The message, and for each flag in it that nobody wrote where its value comes from.
+std::string with_sources(std::string message, const std::map<std::string, std::string>& from_environment);
+
+/// "apple,orange" -> {"apple", "orange"}; two commas stand for one that separates nothing.
+std::vector<std::string> parse_filters(const std::string& text);
 
 /// "0", "3", or "0:1,1:2" for each local rank. `flag` is for the message.
 core::Result<StreamChoice> parse_stream_choice(const std::string& flag, const std::string& text);

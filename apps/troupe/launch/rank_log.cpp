@@ -5,9 +5,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 
+#include "apps/troupe/host_facts.hpp"
 #include "apps/troupe/launch/environment.hpp"
 
 namespace troupe::apps {
@@ -15,6 +17,9 @@ namespace troupe::apps {
 using actors::OutputStream;
 
 namespace {
+
+/// Progress bars are drawn ten times a second; this often is enough for a console of whole lines.
+constexpr std::chrono::seconds kProgressPause{1};
 
 int open_log(const std::filesystem::path& path) {
   return ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
@@ -34,46 +39,73 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   }
 }
 
+std::string template_of(const Job& job) {
+  if (!job.options.log_line_prefix_template.empty()) return job.options.log_line_prefix_template;
+  const char* const chosen = ::getenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+  return chosen == nullptr ? "" : chosen;
+}
+
 }  // namespace
 
-RankLog::RankLog(const Job& job, int generation, int rank, Console& console)
-    : prefix_(line_prefix(job.options.role, rank, ::getenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"))),
-      sides_{Side{-1, true, LineAssembler([this, &console](std::string_view line) {
-                    if (sides_[0].shown) console.line(OutputStream::out, prefix_, line);
-                  })},
-             Side{-1, true, LineAssembler([this, &console](std::string_view line) {
-                    errors_.add(line);
-                    if (sides_[1].shown) console.line(OutputStream::err, prefix_, line);
-                  })}} {
+RankLog::RankLog(const Job& job, int generation, int rank, Console& console, const actors::Clock& clock)
+    : prefix_(line_prefix(job.options.role, rank, template_of(job))),
+      console_(console),
+      clock_(clock),
+      sides_{Side{LineAssembler(
+                 [this](std::string_view text, LineKind kind) { line(OutputStream::out, text, kind); })},
+             Side{LineAssembler(
+                 [this](std::string_view text, LineKind kind) { line(OutputStream::err, text, kind); })}} {
   const bool shown = job.shown_ranks.contains(rank);
   const auto directory = rank_directory(job, generation, rank);
-  if (job.redirects.out(rank) || job.tee.out(rank)) sides_[0].file = open_log(directory / "stdout.log");
-  if (job.redirects.err(rank) || job.tee.err(rank)) sides_[1].file = open_log(directory / "stderr.log");
-  sides_[0].shown = shown && (job.tee.out(rank) || !job.redirects.out(rank));
-  sides_[1].shown = shown && (job.tee.err(rank) || !job.redirects.err(rank));
+  auto& [out, err] = sides_;
+  if (job.redirects.out(rank) || job.tee.out(rank)) out.file = open_log(directory / "stdout.log");
+  if (job.redirects.err(rank) || job.tee.err(rank)) err.file = open_log(directory / "stderr.log");
+  out.shown = shown && (job.tee.out(rank) || !job.redirects.out(rank));
+  err.shown = shown && (job.tee.err(rank) || !job.redirects.err(rank));
+  out.filters = &job.stdout_filters;
+  err.filters = &job.stderr_filters;
+  const auto common = directory.parent_path();
+  if (!out.filters->empty()) out.filtered_file = open_log(common / "filtered_stdout.log");
+  if (!err.filters->empty()) err.filtered_file = open_log(common / "filtered_stderr.log");
 }
 
 RankLog::~RankLog() {
   for (const Side& each : sides_) {
-    if (each.file >= 0) ::close(each.file);
+    for (const int file : {each.file, each.filtered_file}) {
+      if (file >= 0) ::close(file);
+    }
   }
 }
 
 void RankLog::output(OutputStream stream, std::string_view bytes) {
-  if (side(stream).file >= 0) write_all(side(stream).file, bytes);
-  side(stream).lines.feed(bytes);
+  Side& from = side(stream);
+  if (from.file >= 0) write_all(from.file, bytes);
+  from.lines.feed(bytes);
+  const auto now = clock_.now();
+  if (now >= from.progress_is_due && from.lines.show_progress()) from.progress_is_due = now + kProgressPause;
+}
+
+void RankLog::line(OutputStream stream, std::string_view text, LineKind kind) {
+  const Side& from = side(stream);
+  if (stream == OutputStream::err && kind != LineKind::progress) errors_.add(text);
+  if (from.shown && kind != LineKind::repeated) console_.line(stream, prefix_, text);
+  if (from.filtered_file < 0 || kind == LineKind::progress) return;
+  const auto matches = [&](const std::string& filter) { return text.find(filter) != std::string_view::npos; };
+  if (!std::ranges::any_of(*from.filters, matches)) return;
+  write_all(from.filtered_file, prefix_ + std::string(text) + "\n");
 }
 
 void RankLog::finish(OutputStream stream) {
   side(stream).lines.finish();
 }
 
-std::string line_prefix(const std::string& role, int rank, const char* line_template) {
-  if (!line_template) return fmt::format("[rank {}] ", rank);
+std::string line_prefix(const std::string& role, int rank, const std::string& line_template) {
+  if (line_template.empty()) return fmt::format("[rank {}] ", rank);
   std::string prefix = line_template;
   replace_all(prefix, "${role_name}", role);
   replace_all(prefix, "${local_rank}", std::to_string(rank));
   replace_all(prefix, "${rank}", std::to_string(rank));
+  replace_all(prefix, "${hostname}", host_name());
   return prefix;
 }
 

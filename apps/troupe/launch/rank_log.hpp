@@ -1,9 +1,12 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "actors/world/clock.hpp"
 #include "actors/world/process.hpp"
 #include "apps/troupe/launch/job.hpp"
 #include "apps/troupe/launch/lines.hpp"
@@ -21,7 +24,7 @@ class Console {
 /// lines on stderr kept.
 class RankLog {
  public:
-  RankLog(const Job& job, int generation, int rank, Console& console);
+  RankLog(const Job& job, int generation, int rank, Console& console, const actors::Clock& clock);
   ~RankLog();
   RankLog(const RankLog&) = delete;
   RankLog& operator=(const RankLog&) = delete;
@@ -33,18 +36,24 @@ class RankLog {
 
  private:
   struct Side {
-    int file = -1;
-    bool shown = true;
     LineAssembler lines;
+    int file = -1;
+    int filtered_file = -1;
+    const std::vector<std::string>* filters = nullptr;
+    bool shown = true;
+    std::chrono::nanoseconds progress_is_due{};
   };
+  void line(actors::OutputStream stream, std::string_view text, LineKind kind);
   Side& side(actors::OutputStream stream) { return sides_[stream == actors::OutputStream::out ? 0 : 1]; }
 
   std::string prefix_;
+  Console& console_;
+  const actors::Clock& clock_;
   Tail errors_{10};
   std::array<Side, 2> sides_;
 };
 
-/// "[rank 3] ", or what TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE says with ${role_name}, ${local_rank}, ${rank}.
-std::string line_prefix(const std::string& role, int rank, const char* line_template);
+/// "[rank 3] ", or what the template says with ${role_name}, ${local_rank}, ${rank}, ${hostname}.
+std::string line_prefix(const std::string& role, int rank, const std::string& line_template);
 
 }  // namespace troupe::apps

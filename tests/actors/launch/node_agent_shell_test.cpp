@@ -71,6 +71,9 @@ class Node final : public Gang {
   void not_started(int rank, const core::Error& error) override {
     says("rank " + std::to_string(rank) + " not started: " + error.message);
   }
+  void withheld(int rank, int signal) override {
+    says("rank " + std::to_string(rank) + " does not handle " + signal_name(signal));
+  }
   void output(int rank, OutputStream stream, std::string_view bytes) override {
     EXPECT_EQ(stream, OutputStream::err);
     says("rank " + std::to_string(rank) + " writes " + std::string(bytes));

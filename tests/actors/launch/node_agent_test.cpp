@@ -96,6 +96,39 @@ TEST(NodeAgent, StopsTheOthersWhereTheRankThatOneNamesDoesNotEnd) {
   EXPECT_EQ(only<ArmDeadline>(stop).after, seconds(15));
 }
 
+TEST(NodeAgent, BlamesTheRankThatHadToBeKilledIfAllOthersEndedBecauseOfAnother) {
+  auto machine = started({.ranks = 3});
+  machine.exited(1, {kExitFenced, 0}, seconds(10));
+  machine.exited(2, {kExitFenced, 0}, seconds(10));
+  machine.deadline(seconds(11));
+  const auto kill = machine.deadline(seconds(26));
+  EXPECT_EQ(ranks_sent(SIGKILL, kill), std::vector<int>{0});
+
+  const auto end = machine.exited(0, {0, SIGKILL}, seconds(26));
+
+  EXPECT_EQ(cause_of(end).rank, 0);
+}
+
+TEST(NodeAgent, DoesNotBlameARankThatOnlyEndedLateForAFailureOfAnother) {
+  auto machine = started({.ranks = 2});
+  machine.exited(1, kFailed, seconds(10));
+  machine.deadline(seconds(25));
+
+  const auto end = machine.exited(0, {0, SIGKILL}, seconds(25));
+
+  EXPECT_EQ(cause_of(end).rank, 1);
+}
+
+TEST(NodeAgent, EndsTheJobAtASignalThatItIsToldNotToForward) {
+  auto machine = started({.ranks = 2, .forwarded_signals = {SIGUSR2}});
+
+  const auto stop = machine.signalled(SIGUSR1);
+
+  EXPECT_EQ(ranks_sent(SIGTERM, stop), (std::vector<int>{0, 1}));
+  machine.exited(0, {0, SIGTERM}, seconds(1));
+  EXPECT_EQ(only<Finish>(machine.exited(1, {0, SIGTERM}, seconds(1))).exit_code, 128 + SIGUSR1);
+}
+
 TEST(NodeAgent, StartsTheGangAndFinishesWithZeroWhenEveryRankCompletes) {
   NodeAgentMachine machine({.ranks = 2});
 
