@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Real mpiexec of MPICH (hydra) starts the ranks, on this machine and on two hosts:  hydra_test.py FOLDER"""
+
+import os
+import shutil
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import hosts
+from engine import Engine
+
+HERE = os.uname().nodename
+MPIEXEC = next((name for name in ("mpiexec.hydra", "mpiexec.mpich") if shutil.which(name)), None)
+SKIP = hosts.missing() or ("" if MPIEXEC else "not installed: mpiexec.hydra (MPICH)")
+
+
+class OneHost(Engine):
+    launcher = "hydra"
+    hosts = {rank: (HERE, 4) for rank in range(4)}
+
+    def environment(self):
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "24500"}
+
+    def command(self, *program):
+        return [MPIEXEC, "-disable-auto-cleanup", "-n", "4", *program]
+
+
+class TwoHosts(Engine):
+    launcher = "hydra"
+    hosts = {0: ("n1", 2), 1: ("n1", 2), 2: ("n2", 2), 3: ("n2", 2)}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.agent_folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.agent_folder.cleanup)
+        cls.agent = Path(cls.agent_folder.name) / "agent"
+        cls.agent.write_text('#!/bin/sh\n[ "$1" = -x ] && shift\nh=$1; shift\n'
+                             'exec nsenter --net=/run/netns/$h unshare --uts sh -c "hostname $h; $*"\n')
+        cls.agent.chmod(0o755)
+
+    def environment(self):
+        return {"MASTER_ADDR": hosts.HOSTS["n1"], "MASTER_PORT": "24500", "TROUPE_JOB_TOKEN": "7" * 64}
+
+    def command(self, *program):
+        return [MPIEXEC, "-disable-auto-cleanup", "-launcher", "ssh", "-launcher-exec", self.agent, "-iface", "br0", "-hosts", "n1:2,n2:2",
+                "-n", "4", *program]
+
+
+del Engine  # it is no test of its own
+
+if __name__ == "__main__":
+    if SKIP:
+        print("skipped:", SKIP)
+        sys.exit(77)
+    hosts.in_own_namespaces()
+    with tempfile.TemporaryDirectory() as folder:
+        hosts.make(Path(folder))
+        unittest.main(verbosity=2)
