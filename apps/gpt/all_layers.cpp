@@ -115,11 +115,12 @@ StepHooks AllLayers::reading() {
 
 Result<void> AllLayers::play_lanes() {
   gathered_.reset();
-  for (const core::Lane lane : session_->lanes()) TRY(session_->end_lane(TRY(run_lane(lane))));
+  const StepAverage average(options_, corpus_->training(), session_->next_step(), session_->training().lanes);
+  for (const core::Lane lane : session_->lanes()) TRY(run_lane(lane, average));
   return {};
 }
 
-Result<double> AllLayers::run_lane(core::Lane lane) {
+Result<void> AllLayers::run_lane(core::Lane lane, const StepAverage& average) {
   TRY(session_->begin_lane(lane));
   for (std::uint32_t i = 0; i < gradients_.size(); ++i) {
     const bool is_spread = peers_ != nullptr && model_->table().specs[i].is_expert;
@@ -136,6 +137,8 @@ Result<double> AllLayers::run_lane(core::Lane lane) {
                       },
                   .loss_scale = session_->loss_scale(),
                   .peers = peers_.get()};
+  average.set(hooks);
+  std::size_t targets = 0;
   const int microbatches = session_->training().microbatches;
   for (int m = 0; m < microbatches; ++m) {
     TRY(session_->begin_microbatch(m));
@@ -144,24 +147,29 @@ Result<double> AllLayers::run_lane(core::Lane lane) {
                           {options_.seed, session_->next_step(), lane, static_cast<std::uint32_t>(m)});
     TRY(model_->forward_backward(readable_, gradients_, batch_.tokens(), batch_.targets(), hooks));
     TRY(ready);
+    targets +=
+        context_ ? context_->own_targets(options_.microbatch, batch_.targets()) : batch_.target_count();
   }
-  double loss = 0;
-  for (const double one : TRY(model_->take_losses())) loss += one;
-  return loss / microbatches;
+  double losses = 0;
+  for (const double one : TRY(model_->take_losses())) losses += one;
+  return average.end_lane(*session_, losses, targets);
 }
 
 bool AllLayers::needs_others() const {
   return peers_ != nullptr || share_->is_shared() || context_ != nullptr;
 }
 
-Result<double> AllLayers::evaluate(std::size_t batches) {
+Result<std::optional<double>> AllLayers::evaluate(std::size_t batches) {
+  TargetMean mean(options_.microbatch.rows());
+  StepHooks hooks = reading();
+  mean.set(hooks);
   for (std::size_t i = 0; i < batches; ++i) {
     batch_.fill_evenly(corpus_->evaluation(), i, batches);
-    TRY(model_->forward_loss(readable_, batch_.tokens(), batch_.targets(), reading()));
+    TRY(model_->forward_loss(readable_, batch_.tokens(), batch_.targets(), hooks));
+    mean.count(batch_.target_count());
   }
-  double total = 0;
-  for (const double loss : TRY(model_->take_losses())) total += context_ ? TRY(context_->sum(loss)) : loss;
-  return total / static_cast<double>(batches);
+  for (const double loss : TRY(model_->take_losses())) mean.add(context_ ? TRY(context_->sum(loss)) : loss);
+  return mean.value();
 }
 
 Result<std::span<const float>> AllLayers::logits(TrainableModel::Tokens tokens) {

@@ -35,7 +35,7 @@ class AllLayers final : public RankModel {
   ExpertTally take_expert_tally() override { return model_->take_expert_tally(); }
 
   bool needs_others() const override;
-  core::Result<double> evaluate(std::size_t batches) override;
+  core::Result<std::optional<double>> evaluate(std::size_t batches) override;
   core::Result<std::span<const float>> logits(TrainableModel::Tokens tokens) override;
   core::Result<std::uint64_t> parameter_hash() override;
   core::Result<void> read_parameter(std::size_t place, core::ElementRange range,
@@ -45,7 +45,7 @@ class AllLayers final : public RankModel {
  private:
   bool is_on_host() const { return device_.kind() != gpu::DeviceKind::cuda; }
   core::Result<std::unique_ptr<TrainableModel>> make_model();
-  core::Result<double> run_lane(core::Lane lane);
+  core::Result<void> run_lane(core::Lane lane, const StepAverage& average);
   /// Waits until a parameter may be read, and remembers where it is.
   core::Result<void> before_use(core::ParameterIndex parameter);
   /// Hooks for a pass between steps.

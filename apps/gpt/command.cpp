@@ -79,9 +79,11 @@ Result<RunEnd> train_locally(const RunOptions& run, bool only_evaluates) {
     if (!evaluates && step != run.steps) continue;
     const double rate =
         static_cast<double>(tokens_per_step) * static_cast<double>(step) / seconds_since(start);
-    const double evaluation = TRY(trainer.evaluate(run.evaluation_batches));
-    print("step {:5}  loss {:.4f}  evaluation {:.4f}  norm {:.3f}  {:6.0f} tokens/s  {:5.1f} s\n", step,
-          report.loss, evaluation, report.gradient_norm, rate, seconds_since(start));
+    const auto evaluation = TRY(trainer.evaluate(run.evaluation_batches));
+    print("step {:5}  loss {}  evaluation {}  norm {:.3f}  {:6.0f} tokens/s  {:5.1f} s\n", step,
+          report.targets > 0 ? fmt::format("{:.4f}", report.loss) : "none: no target token",
+          evaluation ? fmt::format("{:.4f}", *evaluation) : "none: no target token", report.gradient_norm,
+          rate, seconds_since(start));
     std::fflush(stdout);
   }
   // What was trained is on disk before anything else can fail.

@@ -137,18 +137,51 @@ std::size_t sequences_in_order(const TokenText& text, std::size_t length) {
   return text.size() > 1 ? (text.size() - 1 + length - 1) / length : 0;
 }
 
+namespace {
+
+/// Where the sequences of a microbatch begin.
+class RandomStarts {
+ public:
+  RandomStarts(const TokenText& text, std::size_t length, const MicrobatchPlace& place)
+      : text_(text),
+        starts_(text.starts(length)),
+        first_(place.microbatch * kMostSequences),
+        random_(place.seed, "data", place.step, place.lane) {
+    CHECK(starts_ > 0, "the text must be longer than one sequence");
+  }
+
+  std::size_t of(std::size_t sequence) const {
+    // A file may be longer than 32 bits can count.
+    const std::uint64_t index = 2 * (first_ + sequence);
+    const std::uint64_t draw = std::uint64_t{random_.bits(index)} << 32 | random_.bits(index + 1);
+    return text_.start(draw % starts_);
+  }
+
+ private:
+  const TokenText& text_;
+  std::uint64_t starts_, first_;
+  core::CounterRandom random_;
+};
+
+}  // namespace
+
+std::size_t targets_at_random(const TokenText& text, BatchShape shape, const MicrobatchPlace& place) {
+  if (text.learns_all()) return shape.rows();
+  const RandomStarts starts(text, shape.length, place);
+  std::size_t count = 0;
+  for (std::size_t sequence = 0; sequence < shape.batch; ++sequence) {
+    const std::size_t start = starts.of(sequence);
+    for (std::size_t t = 1; t <= shape.length; ++t) count += text.target(start + t) == kNoTarget ? 0 : 1;
+  }
+  return count;
+}
+
 Batch::Batch(BatchShape shape) : shape_(shape), tokens_(shape.rows()), targets_(shape.rows()) {}
 
 void Batch::fill_at_random(const TokenText& text, const MicrobatchPlace& place) {
-  const std::uint64_t starts = text.starts(shape_.length);
-  CHECK(starts > 0, "the text must be longer than one sequence");
-  const core::CounterRandom random(place.seed, "data", place.step, place.lane);
-  for (std::size_t sequence = 0; sequence < shape_.batch; ++sequence) {
-    // A file may be longer than 32 bits can count.
-    const std::uint64_t index = 2 * (place.microbatch * kMostSequences + sequence);
-    const std::uint64_t draw = std::uint64_t{random.bits(index)} << 32 | random.bits(index + 1);
-    copy(text, text.start(draw % starts), sequence);
-  }
+  const RandomStarts starts(text, shape_.length, place);
+  for (std::size_t sequence = 0; sequence < shape_.batch; ++sequence)
+    copy(text, starts.of(sequence), sequence);
 }
 
 void Batch::fill_evenly(const TokenText& text, std::size_t index, std::size_t count) {
@@ -167,6 +200,10 @@ std::size_t Batch::fill_in_order(const TokenText& text, std::size_t first) {
   std::fill(targets_.begin(), targets_.end(), kNoTarget);
   for (std::size_t sequence = 0; sequence < shape_.batch && first + sequence < count; ++sequence)
     copy(text, (first + sequence) * step, sequence);
+  return target_count();
+}
+
+std::size_t Batch::target_count() const {
   return learned_rows(targets_);
 }
 

@@ -25,6 +25,7 @@ class TokenText {
   TokenText(std::span<const std::int32_t> tokens, std::size_t row) : tokens_(tokens), row_(row) {}
 
   std::size_t size() const { return bytes_.size() + tokens_.size(); }
+  bool learns_all() const { return tokens_.empty(); }  ///< surely; otherwise target() says
   std::size_t row() const { return row_; }
   std::int32_t token(std::size_t place) const;
   /// The token, or kNoTarget.
@@ -78,6 +79,9 @@ struct MicrobatchPlace {
   std::uint32_t microbatch = 0;
 };
 
+/// The number of targets that Batch::fill_at_random() gives the microbatch.
+std::size_t targets_at_random(const TokenText& text, BatchShape shape, const MicrobatchPlace& place);
+
 /// The number of consecutive sequences in a text, for Batch::fill_in_order().
 std::size_t sequences_in_order(const TokenText& text, std::size_t length);
 
@@ -98,6 +102,7 @@ class Batch {
 
   std::span<const std::int32_t> tokens() const { return tokens_; }
   std::span<const std::int32_t> targets() const { return targets_; }
+  std::size_t target_count() const;
 
  private:
   void copy(const TokenText& text, std::size_t start, std::size_t sequence);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <ctime>
@@ -64,7 +65,8 @@ class Narrator {
     StepRecord record;
     record.step = outcome.step.value;
     record.seconds_since_start = seconds(now_() - began_);
-    record.loss = outcome.loss;
+    if (averages_tokens_) record.target_tokens = std::llround(outcome.weight);
+    record.loss = record.target_tokens == 0 ? std::nan("") : outcome.loss;
     record.evaluation_loss = evaluation;
     record.step_seconds = seconds(outcome.times.total);
     record.tokens_per_second = static_cast<double>(tokens) / record.step_seconds;
@@ -176,6 +178,7 @@ class Narrator {
         began_(now_()),
         folder_(options.output),
         peak_flops_(options.peak_flops),
+        averages_tokens_(options.trainer.loss_average == LossAverage::tokens),
         flops_per_token_(training_flops_per_token(options.trainer.model, options.trainer.microbatch.length)),
         progress_(stdout, progress_options_for(stdout, options.steps), began_) {}
 
@@ -227,6 +230,7 @@ class Narrator {
   std::chrono::nanoseconds began_;  ///< when the job began, on this process's clock
   std::filesystem::path folder_;
   double peak_flops_;  ///< of one device; 0: unknown
+  bool averages_tokens_;
   double flops_per_token_;
   int ranks_ = 1;
   std::optional<std::string> progress_file_ = actors::process_variables()("TROUPE_PROGRESS_FILE");
@@ -315,6 +319,10 @@ Result<void> tell_of_resume(Narrator& narrator, const std::optional<actors::Rest
   return narrator.say(step, "resume", fmt::format("resumed from {}, after {} steps", restored->name, step));
 }
 
+constexpr const char* kNoEvaluation =
+    "no target token in the sequences of the evaluation, so it has no loss; --evaluation-batches may take "
+    "more";
+
 class Run {
  public:
   Run(DistributedTrainer& trainer, Narrator* narrator, Requests* requests, const RunOptions& options,
@@ -390,7 +398,10 @@ class Run {
     const bool evaluates = options_.evaluate_every > 0 && done % options_.evaluate_every == 0;
     const bool looks = evaluates || done == options_.steps;
     const auto load = looks ? TRY(trainer_.take_expert_load()) : ExpertTally();
-    if (takes_part() && looks) evaluation = TRY(trainer_.evaluate(options_.evaluation_batches));
+    if (takes_part() && looks) {
+      evaluation = TRY(trainer_.evaluate(options_.evaluation_batches));
+      if (narrator_ && !evaluation) TRY(narrator_->say(done, "evaluation", kNoEvaluation));
+    }
     if (narrator_) {
       TRY(narrator_->step_done(outcome, trainer_.tokens_per_step(), learning_rate, evaluation));
       TRY(narrator_->expert_load(outcome.step.value, load));

@@ -102,6 +102,8 @@ DistributedTrainer::~DistributedTrainer() {
 Result<void> DistributedTrainer::open(actors::RankWorld& world) {
   TRY(model_->prepare());
   auto session = options_.session;
+  if (options_.loss_average == LossAverage::tokens)
+    session.training.loss_divisor = static_cast<double>(options_.microbatch.rows());
   for (auto& group : model_->groups()) session.groups.push_back(std::move(group));
   session.passes = model_->passes();
   for (auto& operation : model_->operations()) session.operations.push_back(std::move(operation));
@@ -237,6 +239,7 @@ Result<core::Value> DistributedTrainer::description() {
                  {"microbatches", number(training.microbatches)},
                  {"sequences", number(options_.microbatch.batch)},
                  {"context", number(options_.microbatch.length)},
+                 {"loss_average", std::string(name_of(options_.loss_average))},
                  {"schedule", Value::Map{{"peak", schedule.peak},
                                          {"floor", schedule.floor},
                                          {"warmup", schedule.warmup.value},
@@ -282,7 +285,7 @@ Result<std::uint64_t> DistributedTrainer::parameter_hash() {
   return hash;
 }
 
-Result<double> DistributedTrainer::evaluate(std::size_t batches) {
+Result<std::optional<double>> DistributedTrainer::evaluate(std::size_t batches) {
   TRY(session_->begin_evaluation());
   const auto loss = TRY(model_->evaluate(batches));
   TRY(session_->end_evaluation());

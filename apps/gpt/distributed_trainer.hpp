@@ -51,7 +51,7 @@ class DistributedTrainer {
   /// parameter_hash() must be called by all ranks together; otherwise any rank may call them alone.
   bool has_sharded_parameters() const { return session_->units() > 0 || model_->needs_others(); }
   /// Mean loss over `batches` microbatches that cover the evaluation text evenly.
-  core::Result<double> evaluate(std::size_t batches);
+  core::Result<std::optional<double>> evaluate(std::size_t batches);
   /// As TrainableModel::logits().
   core::Result<std::span<const float>> logits(TrainableModel::Tokens tokens);
   /// Writes the model as gpt::export_model() does. If parameters are sharded, the other ranks call

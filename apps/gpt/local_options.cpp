@@ -52,6 +52,7 @@ const std::vector<Known>& known_to_local() {
       {"--weight-decay"},
       {"--beta2"},
       {"--loss-scale", {"none"}},
+      {"--loss-average"},
       {"--clip-norm"},
       {"--seed"},
       {"--evaluate-every"},

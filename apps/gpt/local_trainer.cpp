@@ -53,29 +53,40 @@ Result<void> LocalTrainer::begin(const InitialValues& initial) {
 Result<StepReport> LocalTrainer::step() {
   for (Tensor& tensor : tensors_) std::fill(tensor.gradient.begin(), tensor.gradient.end(), 0.0F);
   const auto& training = options_.session.training;
+  const StepAverage average(options_, corpus_->training(), next_step_, training.lanes);
+  StepHooks hooks;
+  average.set(hooks);
   double loss = 0;
+  std::size_t targets = 0;
   for (int lane = 0; lane < training.lanes; ++lane) {
     for (int microbatch = 0; microbatch < training.microbatches; ++microbatch) {
       batch_.fill_at_random(corpus_->training(), {options_.seed, next_step_, core::Lane{lane},
                                                   static_cast<std::uint32_t>(microbatch)});
-      loss += TRY(model_.forward_backward(readable_, gradients_, batch_.tokens(), batch_.targets()));
+      loss += TRY(model_.forward_backward(readable_, gradients_, batch_.tokens(), batch_.targets(), hooks));
+      targets += batch_.target_count();
     }
   }
-  const double share = 1.0 / (training.lanes * training.microbatches);
+  const double learning_rate = options_.schedule.learning_rate(next_step_);
+  if (hooks.loss_rows && targets == 0)
+    return StepReport{core::Step{next_step_.value++}, 0, 0, 0, learning_rate};
+  const double share = hooks.loss_rows ? static_cast<double>(*hooks.loss_rows) / static_cast<double>(targets)
+                                       : 1.0 / (training.lanes * training.microbatches);
   const double norm = gradient_norm() * share;
   const double clip = training.clip_norm > 0 ? std::min(1.0, training.clip_norm / (norm + 1e-6)) : 1.0;
-  const double learning_rate = options_.schedule.learning_rate(next_step_);
   update(static_cast<float>(share * clip), learning_rate);
-  return StepReport{core::Step{next_step_.value++}, loss * share, norm, learning_rate};
+  return StepReport{core::Step{next_step_.value++}, loss * share, targets, norm, learning_rate};
 }
 
-Result<double> LocalTrainer::evaluate(std::size_t batches) {
-  double loss = 0;
+Result<std::optional<double>> LocalTrainer::evaluate(std::size_t batches) {
+  TargetMean mean(options_.microbatch.rows());
+  StepHooks hooks;
+  mean.set(hooks);
   for (std::size_t index = 0; index < batches; ++index) {
     batch_.fill_evenly(corpus_->evaluation(), index, batches);
-    loss += TRY(model_.forward_loss(readable_, batch_.tokens(), batch_.targets()));
+    mean.add(TRY(model_.forward_loss(readable_, batch_.tokens(), batch_.targets(), hooks)));
+    mean.count(batch_.target_count());
   }
-  return loss / static_cast<double>(batches);
+  return mean.value();
 }
 
 Result<Perplexity> LocalTrainer::perplexity() {
@@ -95,7 +106,7 @@ double LocalTrainer::gradient_norm() const {
 
 void LocalTrainer::update(float gradient_scale, double learning_rate) {
   const auto adam = core::settings_of(options_.session.training.optimizer);
-  const double count = static_cast<double>(next_step_.value + 1);
+  const double count = static_cast<double>(++updates_);
   const auto beta1 = static_cast<float>(adam.beta1), beta2 = static_cast<float>(adam.beta2);
   const auto step_size = static_cast<float>(learning_rate / (1 - std::pow(adam.beta1, count)));
   const auto root_correction = static_cast<float>(std::sqrt(1 - std::pow(adam.beta2, count)));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,8 @@ namespace troupe::apps::gpt {
 
 struct StepReport {
   core::Step step;
-  double loss = 0;           ///< mean over all tokens of the step, nats
+  double loss = 0;           ///< nats, averaged as LossAverage says
+  std::size_t targets = 0;   ///< tokens that were learned; without any the step changed nothing
   double gradient_norm = 0;  ///< before clipping
   double learning_rate = 0;
 };
@@ -30,8 +32,8 @@ class LocalTrainer {
 
   core::Result<StepReport> step();
 
-  /// Mean loss over `batches` microbatches that cover the evaluation text evenly.
-  core::Result<double> evaluate(std::size_t batches);
+  /// As RankModel::evaluate().
+  core::Result<std::optional<double>> evaluate(std::size_t batches);
 
   /// Of the whole evaluation text.
   core::Result<Perplexity> perplexity();
@@ -54,6 +56,7 @@ class LocalTrainer {
   Model model_;
   Batch batch_;
   core::Step next_step_;
+  std::int64_t updates_ = 0;
   std::vector<Tensor> tensors_;
   std::vector<const float*> readable_;
   std::vector<float*> gradients_;

@@ -201,6 +201,10 @@ void add_own_options(CLI::App& app, Options& options) {
           },
           "")
       ->capture_default_str();
+  add_choice(
+      app, "--loss-average", options.loss_average, {"tokens", "lanes"},
+      "Of a step: tokens (over the target tokens of all lanes), or lanes (the mean of the lanes' means)")
+      ->capture_default_str();
   add_number(app, "--clip-norm", training.clip_norm, {0, 1e30},
              "Clip gradients to this global norm; 0: no clipping")
       ->capture_default_str();
@@ -255,8 +259,8 @@ Result<core::DType> dtype_of(const Options& o) {
 }
 
 std::vector<std::pair<std::string, std::string>> configuration(const RunOptions& run) {
-  const auto& [model, arithmetic, microbatch, session, schedule, seed, initial, tensor, gathered, pipeline] =
-      run.trainer;
+  const auto& [model, arithmetic, microbatch, session, loss_average, schedule, seed, initial, tensor,
+               gathered, pipeline] = run.trainer;
   const auto& training = session.training;
   return {{"model", fmt::format("{} layers, {} heads, width {}, feed forward {}", model.layers, model.heads,
                                 model.width, model.feed_forward)},
@@ -273,6 +277,7 @@ std::vector<std::pair<std::string, std::string>> configuration(const RunOptions&
           {"overlap", training.overlap ? "on" : "off"},
           {"collectives", run.world.collectives},
           {"activations", arithmetic.keep == Keep::inputs ? "computed again in backward" : "kept"},
+          {"loss averaged over", std::string(name_of(loss_average))},
           {"learning rate", fmt::format("{}", schedule.peak)},
           {"seed", std::to_string(seed)}};
 }
@@ -353,6 +358,7 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
   if (options.local) TRY(check_local_options(options.given, options.evaluate_only));
   TRY(choose_optimizer(training, options.optimizer, training.optimizer));
   training.loss_scaling = TRY(loss_scaling_of(options.loss_scale));
+  trainer.loss_average = options.loss_average == "lanes" ? LossAverage::lanes : LossAverage::tokens;
   run.peak_flops = options.peak_tera_flops * 1e12;
   run.sampling.seed = trainer.seed;
   run.configuration = configuration(run);

@@ -30,6 +30,7 @@ struct Options {
   double peak_tera_flops = 0;
   std::string optimizer = "adamw";
   std::string loss_scale = "none";
+  std::string loss_average = "tokens";
   std::uint64_t staging_mib = 256;
   ExpertOptions experts;
   std::vector<GivenOption> given;  ///< those on the command line

@@ -23,7 +23,12 @@ struct StepHooks {
   /// Called when this microbatch has added everything to the parameter's gradient: in backward order, at the
   /// earliest moment. A tied embedding comes last.
   std::function<void(std::size_t parameter)> gradient_ready;
-  double loss_scale = 1;         ///< multiplies all gradients, from that of the logits on; not the loss
+  double loss_scale = 1;  ///< multiplies all gradients, from that of the logits on; not the loss
+  /// What the sums of the words' losses over a pass's targets, and their gradients, are divided by. Without
+  /// it, the number of these targets: then they are means.
+  std::optional<std::size_t> loss_rows{};
+  /// Multiplies the router losses and their gradients.
+  double router_factor = 1;
   bool last_microbatch = true;   ///< of its lane: gradients that are ready are complete
   ExpertPeers* peers = nullptr;  ///< for models whose experts are distributed over ranks
   /// Replaces loss_scale for the router losses, if the pass has a part of a microbatch whose routers decide

@@ -57,8 +57,9 @@ class RankModel {
   /// Whether the following calls need other ranks, in which case all ranks must make them. In an evaluation
   /// of the session.
   virtual bool needs_others() const = 0;
-  /// Mean loss over `batches` microbatches that cover the evaluation text evenly.
-  virtual core::Result<double> evaluate(std::size_t batches) = 0;
+  /// Mean loss over all targets of `batches` microbatches that cover the evaluation text evenly; none if they
+  /// have no target.
+  virtual core::Result<std::optional<double>> evaluate(std::size_t batches) = 0;
   /// As TrainableModel::logits().
   virtual core::Result<std::span<const float>> logits(TrainableModel::Tokens tokens) = 0;
   /// Of all parameters, whole and in order.

@@ -10,6 +10,7 @@
 #include "actors/shell/process_world.hpp"
 #include "apps/gpt/config.hpp"
 #include "apps/gpt/initial_values.hpp"
+#include "apps/gpt/loss_average.hpp"
 #include "apps/gpt/models.hpp"
 #include "apps/gpt/pipeline/cut.hpp"
 #include "apps/gpt/pretrained/export_model.hpp"
@@ -26,6 +27,7 @@ struct TrainerOptions {
   ModelOptions arithmetic;
   BatchShape microbatch;
   actors::SessionOptions session;  ///< its lanes and microbatches define the global batch
+  LossAverage loss_average = LossAverage::tokens;
   Schedule schedule;
   std::uint64_t seed = 1;
   const InitialValues* initial = nullptr;  ///< null: from the seed; read only by create()

@@ -24,7 +24,8 @@ json columns_of(const std::vector<StepRecord>& steps) {
   for (const StepRecord& step : steps) {
     json line = to_json_line(step);
     line.erase("type");
-    line["evaluation_loss"] = step.evaluation_loss ? line.at("evaluation_loss") : json(nullptr);
+    for (const char* sometimes : {"evaluation_loss", "target_tokens"})
+      if (!line.contains(sometimes)) line[sometimes] = nullptr;
     for (auto& [key, value] : line.items()) columns[key].push_back(value);
   }
   return columns;

@@ -24,6 +24,7 @@ StepRecord step_of(const json& line) {
   step.step = line.at("step").get<std::int64_t>();
   step.seconds_since_start = number(line, "seconds_since_start");
   step.loss = number(line, "loss");
+  if (line.contains("target_tokens")) step.target_tokens = line.at("target_tokens").get<std::int64_t>();
   if (line.contains("evaluation_loss")) step.evaluation_loss = number(line, "evaluation_loss");
   step.tokens_per_second = number(line, "tokens_per_second");
   if (line.contains("model_flop_utilisation")) {
@@ -91,6 +92,7 @@ json to_json_line(const StepRecord& step) {
                {"learning_rate", number(step.learning_rate)},
                {"committed", step.committed}};
   if (step.model_flop_utilisation) line["model_flop_utilisation"] = number(*step.model_flop_utilisation);
+  if (step.target_tokens) line["target_tokens"] = *step.target_tokens;
   if (step.evaluation_loss) line["evaluation_loss"] = number(*step.evaluation_loss);
   return line;
 }

@@ -55,7 +55,7 @@ std::string Progress::line(nanoseconds now) const {
   const StepRecord& step = *step_;
   const auto width = fmt::formatted_size("{}", options_.total_steps);
   std::string text = fmt::format("step {:>{}}/{}", step.step + 1, width, options_.total_steps);
-  text += fmt::format("  loss {:.4f}", step.loss);
+  text += step.target_tokens == 0 ? "  no target token" : fmt::format("  loss {:.4f}", step.loss);
   if (evaluation_loss_) text += fmt::format("  eval {:.4f}", *evaluation_loss_);
   text += fmt::format("  {} tokens/s", short_number(step.tokens_per_second));
   if (step.model_flop_utilisation) text += fmt::format("  MFU {:.1f} %", 100 * *step.model_flop_utilisation);

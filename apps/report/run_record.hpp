@@ -29,10 +29,11 @@ struct RunDescription {
 /// time the step waited for them with nothing else to do.
 struct StepRecord {
   std::int64_t step = 0;
-  double seconds_since_start = 0;  ///< of the run, however often it was restarted
-  double loss = 0;
-  std::optional<double> evaluation_loss;  ///< on steps that evaluated
-  double tokens_per_second = 0;           ///< of the whole job
+  double seconds_since_start = 0;             ///< of the run, however often it was restarted
+  double loss = 0;                            ///< NaN if there was nothing to learn
+  std::optional<std::int64_t> target_tokens;  ///< that the loss is a mean over, if it is one over tokens
+  std::optional<double> evaluation_loss;      ///< on steps that evaluated
+  double tokens_per_second = 0;               ///< of the whole job, whether they are targets or not
   double step_seconds = 0;
   double compute_seconds = 0;
   double communication_seconds = 0;
@@ -43,7 +44,7 @@ struct StepRecord {
   double learning_rate = 0;
   /// The model's operations per second, as a fraction of the devices' assumed peak.
   std::optional<double> model_flop_utilisation;
-  bool committed = true;  ///< false: the step was refused (NaN, Inf) and changed no parameter
+  bool committed = true;  ///< false: the step was refused (NaN, Inf, no target) and changed no parameter
 };
 
 /// An event of the run: a start, a restart, a lost rank.

@@ -54,6 +54,8 @@ RunSummary summarize(const RunRecord& record) {
   summary.steps = static_cast<std::int64_t>(steps.size());
   for (const StepRecord& step : steps) {
     if (!step.committed) ++summary.refused_steps;
+    if (step.committed && step.target_tokens)
+      summary.target_tokens = summary.target_tokens.value_or(0) + *step.target_tokens;
     if (!step.evaluation_loss) continue;
     summary.evaluation_loss = step.evaluation_loss;
     if (std::isnan(*step.evaluation_loss)) continue;
@@ -94,6 +96,7 @@ std::vector<std::pair<std::string, std::string>> summary_rows(const RunSummary& 
       {"other waits", percent_text(summary.other_wait_share)},
       {"communication hidden", percent_text(summary.hidden_share)},
   };
+  if (summary.target_tokens) rows.emplace_back("target tokens", fmt::format("{}", *summary.target_tokens));
   if (summary.refused_steps > 0) rows.emplace_back("refused steps", fmt::format("{}", summary.refused_steps));
   if (summary.restarts > 0) rows.emplace_back("restarts", fmt::format("{}", summary.restarts));
   return rows;

@@ -15,6 +15,7 @@ struct RunSummary {
   std::int64_t steps = 0;
   std::int64_t refused_steps = 0;
   std::int64_t restarts = 0;
+  std::optional<std::int64_t> target_tokens;  ///< that were learned from, if losses are means over tokens
   double seconds = 0;
   std::optional<double> loss;             ///< of the last step
   std::optional<double> evaluation_loss;  ///< the last one

@@ -28,12 +28,12 @@ TEST(LocalTrainer, LearnsATextThatRepeatsItself) {
   const TextFile file(some_text(4000));
   const Corpus corpus = Corpus::open(file.path(), 16).value();
   auto trainer = LocalTrainer::create(small_run(), corpus).value();
-  const double before = trainer.evaluate(4).value();
+  const double before = trainer.evaluate(4).value().value();
 
   for (int step = 0; step < 60; ++step) ASSERT_TRUE(trainer.step());
 
   EXPECT_NEAR(before, std::log(256.0), 0.05);
-  EXPECT_LT(trainer.evaluate(4).value(), 2.0);
+  EXPECT_LT(trainer.evaluate(4).value().value(), 2.0);
 }
 
 TEST(LocalTrainer, RepeatsARunBitForBit) {

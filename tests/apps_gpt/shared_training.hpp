@@ -32,7 +32,7 @@ inline core::Result<Trained> train_shared(actors::RankWorld& world, const Traine
     trained.norms.push_back(outcome.gradient_norm);
   }
   trained.load = TRY(trainer->take_expert_load());
-  trained.evaluation = TRY(trainer->evaluate(2));
+  trained.evaluation = TRY(trainer->evaluate(2)).value();
   const std::int32_t tokens[] = {'t', 'h', 'e'};
   const auto logits = TRY(trainer->logits(tokens));
   trained.logits.assign(logits.begin(), logits.end());

@@ -51,6 +51,22 @@ TEST_P(CudaExpertsTest, HaveTheHostsChoicesLossAndGradients) {
   }
 }
 
+TEST_P(CudaExpertsTest, HaveTheHostsSumsOfLossesAndTheirGradients) {
+  const DType dtype = GetParam().dtype;
+  const double tolerance = dtype == DType::f32 ? 1e-5 : loss_tolerance(dtype);
+  OnGpu gpu(GetParam());
+  OnHost host(GetParam(), gpu.values);
+
+  const double expected = host.pass(1, hooks_of_sums());
+
+  EXPECT_NEAR(gpu.pass(1, hooks_of_sums()), expected, tolerance * expected);
+  const auto gradients = gpu.gradients();
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    EXPECT_LT(difference(gradients[i], host.gradients.tensors[i]), gradient_tolerance(dtype))
+        << host.model.table().specs[i].name;
+  }
+}
+
 TEST_P(CudaExpertsTest, GiveTheSameBitsWhateverCameBefore) {
   OnGpu one(GetParam()), other(GetParam());
   const double first = one.pass(1);

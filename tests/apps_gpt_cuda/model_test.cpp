@@ -27,6 +27,20 @@ TEST_P(CudaModelTest, HasTheHostsLossAndGradients) {
   }
 }
 
+TEST_P(CudaModelTest, HasTheHostsSumsOfLossesAndTheirGradients) {
+  OnGpu gpu(GetParam());
+  OnHost host(GetParam(), gpu.values);
+
+  const double expected = host.pass(1, hooks_of_sums());
+
+  EXPECT_NEAR(gpu.pass(1, hooks_of_sums()), expected, loss_tolerance(GetParam().dtype) * expected);
+  const auto gradients = gpu.gradients();
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    EXPECT_LT(difference(gradients[i], host.gradients.tensors[i]), gradient_tolerance(GetParam().dtype))
+        << host.model.table().specs[i].name;
+  }
+}
+
 TEST_P(CudaModelTest, GivesTheSameBitsWhateverCameBefore) {
   OnGpu one(GetParam()), other(GetParam());
   const double first = one.pass(1);

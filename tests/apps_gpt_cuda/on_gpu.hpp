@@ -70,6 +70,14 @@ inline StepHooks hooks_that_note(HookCalls& calls) {
           .gradient_ready = [&calls](std::size_t parameter) { calls.emplace_back('r', parameter); }};
 }
 
+/// Hooks of a pass whose losses are sums over targets, not means.
+inline StepHooks hooks_of_sums() {
+  StepHooks hooks;
+  hooks.loss_rows = 5;
+  hooks.router_factor = 0.375;
+  return hooks;
+}
+
 /// A case whose layers members share, and with `sequence` the rows between them too.
 struct SharedCase {
   Case of;
@@ -263,10 +271,10 @@ struct OnHost {
     }
   }
 
-  double pass(std::uint64_t seed) {
+  double pass(std::uint64_t seed, const StepHooks& hooks = {}) {
     return model
         .forward_backward(values.constant(), gradients.pointers(), some_tokens(model.shape(), seed),
-                          some_targets(model.shape(), seed, is_masked))
+                          some_targets(model.shape(), seed, is_masked), hooks)
         .value();
   }
 

@@ -1,5 +1,6 @@
 #include <cstdio>
 
+#include "tests/apps_gpt/masked_text.hpp"
 #include "tests/gpt_pipeline/pipeline_job.hpp"
 #include "tests/simulation/swarm_of_cuts.hpp"
 #include "tests/support/environment.hpp"
@@ -169,11 +170,13 @@ class AxesSwarm : public testing::TestWithParam<Family> {};
 TEST_P(AxesSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
   constexpr int kUntil = 4;
   constexpr std::uint32_t kFaultsWithin = 20'000;  // microseconds; a step takes some 5,000
-  const TrainingText text;
+  // What counts are targets, of which lanes have different numbers.
+  const tests::ScratchFolder folder;
+  const Corpus corpus = open_chats(folder.path("chats.jsonl"), 16);
   const auto& [name, meshes, alone] = GetParam();
   const auto train = [&](actors::SimulatedRank& rank, const Cut& axes, int until,
                          const std::function<void()>& pass_time) {
-    return train_axes(rank, axes, text.corpus(), until, pass_time);
+    return train_axes(rank, axes, corpus, until, pass_time);
   };
   const auto expected =
       simulate(alone, [&](actors::SimulatedRank& rank) { return train(rank, alone, kUntil, [] {}); })[0]

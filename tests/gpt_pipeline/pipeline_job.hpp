@@ -103,6 +103,7 @@ class TrainingText {
 struct Trained {
   std::vector<double> losses;
   std::vector<double> norms;
+  std::vector<double> targets;   ///< tokens that steps learned
   std::uint64_t parameters = 0;  ///< a hash of all of them
   ExpertTally load;              ///< of all ranks, of models with experts
 };
@@ -137,6 +138,7 @@ inline core::Result<Trained> train_until(actors::SimulatedRank& rank, const Trai
     CHECK(outcome.committed, "nothing refuses a step here");
     trained.losses.push_back(outcome.loss);
     trained.norms.push_back(outcome.gradient_norm);
+    trained.targets.push_back(outcome.weight);
   }
   if (rank.storage() != nullptr) {
     TRY(trainer->save());
@@ -167,7 +169,7 @@ inline std::vector<Said> ask(const Cut& cut, const TrainerOptions& options, cons
     const bool is_first = rank.rank().value == 0;
     TRY(trainer->evaluate(2));
     TRY(trainer->step());
-    own.evaluation = TRY(trainer->evaluate(3));
+    own.evaluation = TRY(trainer->evaluate(3)).value();
     const auto logits = TRY(trainer->logits(tokens));
     own.logits.assign(logits.begin(), logits.end());
     TRY(trainer->step());

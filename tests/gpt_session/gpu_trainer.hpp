@@ -59,7 +59,7 @@ inline core::Result<Seen> train(actors::RankWorld& world, const TrainerOptions& 
   Seen seen;
   for (int step = 0; step < kSteps; ++step) seen.losses.push_back(TRY(trainer->step()).loss);
   seen.load = TRY(trainer->take_expert_load());
-  seen.evaluation = TRY(trainer->evaluate(2));
+  seen.evaluation = TRY(trainer->evaluate(2)).value();
   seen.parameters = TRY(trainer->parameter_hash());
   TRY(trainer->session().leave());
   return seen;

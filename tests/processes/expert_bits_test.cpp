@@ -56,7 +56,7 @@ core::Result<tests::GptRecord> train(actors::RankWorld& world, const Setting& se
   tests::GptRecord record;
   while (trainer->session().next_step().value < until) record.losses.push_back(TRY(trainer->step()).loss);
   record.state = fmt::format("parameters {:016x} evaluation {}", TRY(trainer->parameter_hash()),
-                             TRY(trainer->evaluate(2)));
+                             TRY(trainer->evaluate(2)).value());
   if (world.storage() != nullptr) TRY(trainer->save());
   TRY(trainer->session().leave());
   return record;

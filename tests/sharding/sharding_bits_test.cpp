@@ -11,6 +11,7 @@
 #include "apps/gpt/distributed_trainer.hpp"
 #include "apps/gpt/experts/expert_options.hpp"
 #include "core/errors.hpp"
+#include "tests/apps_gpt/masked_text.hpp"
 #include "tests/processes/gpt_job.hpp"
 #include "tests/processes/gpt_options.hpp"
 #include "tests/sharding/meshes.hpp"
@@ -36,6 +37,7 @@ struct Job {
   std::size_t experts = 0;
   std::optional<double> capacity_factor;
   core::DType wire = core::DType::f32;
+  bool chats = false;  ///< whose rows have very different numbers of targets
   friend auto operator<=>(const Job&, const Job&) = default;
 };
 
@@ -78,7 +80,7 @@ std::vector<GptRecord> simulate(const Job& job, const ShardingMesh& mesh, const 
     auto trainer = TRY(DistributedTrainer::create(rank, trainer_options(job, mesh, way), corpus));
     auto& record = records[static_cast<std::size_t>(rank.rank().value)];
     for (int step = 0; step < job.steps; ++step) record.losses.push_back(TRY(trainer->step()).loss);
-    record.losses.push_back(TRY(trainer->evaluate(2)));
+    record.losses.push_back(TRY(trainer->evaluate(2)).value());
     record.state = fmt::format("parameters {:016x}", TRY(trainer->parameter_hash()));
     return trainer->session().leave();
   });
@@ -98,11 +100,12 @@ const GptRecord& reference(const Job& job, const Corpus& corpus) {
 class ShardingBits : public testing::TestWithParam<ShardingMesh> {
  protected:
   void expect_those_of_one_rank(const Job& job, const Way& way) {
-    const auto& expected = reference(job, corpus_);
+    const Corpus& corpus = job.chats ? chats_ : corpus_;
+    const auto& expected = reference(job, corpus);
     const auto steps = static_cast<std::size_t>(job.steps);
     ASSERT_EQ(expected.losses.size(), steps + 1);
     ASSERT_LT(expected.losses[steps - 1], expected.losses[0]);
-    for (const auto& record : simulate(job, GetParam(), way, corpus_)) {
+    for (const auto& record : simulate(job, GetParam(), way, corpus)) {
       EXPECT_EQ(record.losses, expected.losses);
       EXPECT_EQ(record.state, expected.state);
     }
@@ -111,6 +114,8 @@ class ShardingBits : public testing::TestWithParam<ShardingMesh> {
   tests::ScratchFolder folder_;
   std::string text_ = tests::write_sample_text(folder_);
   Corpus corpus_ = *Corpus::open(text_, 16);
+  std::string chats_path_ = folder_.path("chats.jsonl");
+  Corpus chats_ = apps::gpt::open_chats(chats_path_, 16);
 };
 
 TEST_P(ShardingBits, AreThoseOfOneRankWithAndWithoutOverlap) {
@@ -154,6 +159,14 @@ TEST_P(ShardingBits, AreThoseOfOneRankForEveryOptimizer) {
 TEST_P(ShardingBits, AreThoseOfOneRankWithExperts) {
   expect_those_of_one_rank({.experts = 4}, {});
   expect_those_of_one_rank({.experts = 4, .capacity_factor = 0.75}, {});
+}
+
+TEST_P(ShardingBits, AreThoseOfOneRankWhenTargetsAreUneven) {
+  const core::LossScaling scaling{.kind = core::LossScale::dynamic, .interval = 7};
+  for (const bool overlap : {true, false})
+    expect_those_of_one_rank({.chats = true}, {.overlap = overlap, .loss_scaling = scaling});
+  expect_those_of_one_rank({.experts = 4, .chats = true}, {});
+  expect_those_of_one_rank({.wire = core::DType::bf16, .chats = true}, {.staging_elements = 777});
 }
 
 /// Sums of f32 in any order: about 1e-7 relative per step of a tiny model.
@@ -222,6 +235,15 @@ TEST_P(ShardingProcesses, HaveTheBitsOfTheSimulatorWhenGradientsTravelAsBf16) {
   narrow.trainer_options.insert(narrow.trainer_options.end(), {"--wire-dtype", "bf16"});
 
   const auto record = run(narrow, folder_.path("run"));
+
+  EXPECT_EQ(record.losses, std::vector(expected.losses.begin(), expected.losses.begin() + kSteps));
+  EXPECT_EQ(record.state, expected.state);
+}
+
+TEST_P(ShardingProcesses, HaveTheBitsOfTheSimulatorWhenTargetsAreUneven) {
+  const auto& expected = reference({.chats = true}, chats_);
+
+  const auto record = tests::run_gpt(job(), chats_path_, folder_.path("run"));
 
   EXPECT_EQ(record.losses, std::vector(expected.losses.begin(), expected.losses.begin() + kSteps));
   EXPECT_EQ(record.state, expected.state);

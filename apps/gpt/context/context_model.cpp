@@ -18,7 +18,7 @@ Result<void> ContextModel::forward_backward(Parameters parameters, Gradients gra
                                             Tokens targets, const StepHooks& hooks) {
   CHECK(tokens.size() == part_.whole().rows() && targets.size() == part_.whole().rows(),
         "tokens and targets are of whole sequences");
-  const double share = part_.weight(targets);
+  const double share = hooks.loss_rows ? 1 : part_.weight(targets);
   StepHooks own_hooks = hooks;
   own_hooks.loss_scale = hooks.loss_scale * share;
   own_hooks.router_scale = hooks.loss_scale;
@@ -33,7 +33,8 @@ Result<void> ContextModel::forward_backward(Parameters parameters, Gradients gra
 Result<void> ContextModel::forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
                                         const StepHooks& hooks) {
   TRY(model_->forward_loss(parameters, part_.own(tokens), part_.own(targets), hooks));
-  losses_.push_back(TRY(model_->take_losses()).front() * part_.weight(targets));
+  const double share = hooks.loss_rows ? 1 : part_.weight(targets);
+  losses_.push_back(TRY(model_->take_losses()).front() * share);
   return {};
 }
 

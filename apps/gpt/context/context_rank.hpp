@@ -38,6 +38,10 @@ class ContextRank {
   /// Passes compute in `memory`.
   core::Result<void> open(actors::Session& session, const StageMemory& memory);
 
+  /// How many of this rank's tokens of whole sequences have a target.
+  std::size_t own_targets(BatchShape whole, std::span<const std::int32_t> targets) const {
+    return SequencePart(whole, member_).own_targets(targets);
+  }
   /// The sum of all members' values, in f32.
   core::Result<double> sum(double own);
 

@@ -23,7 +23,8 @@ std::size_t ContextStage::own_rows_of(std::size_t) const {
 
 Result<void> ContextStage::forward(int chunk, PassSlots slots, const StagePass& pass, StageText text) {
   OwnText& own = of(slots.activations);
-  own = {part_.own(text.tokens), part_.own(text.targets), part_.weight(text.targets)};
+  own = {part_.own(text.tokens), part_.own(text.targets),
+         pass.hooks.loss_rows ? 1 : part_.weight(text.targets)};
   return stage_->forward(chunk, slots, pass, own.text());
 }
 

@@ -44,7 +44,11 @@ std::vector<std::int32_t> SequencePart::own_of_one(Tokens tokens) const {
 
 double SequencePart::weight(Tokens targets) const {
   const auto all = std::max<std::size_t>(learned_rows(targets), 1);
-  return static_cast<double>(learned_rows(own(targets))) / static_cast<double>(all);
+  return static_cast<double>(own_targets(targets)) / static_cast<double>(all);
+}
+
+std::size_t SequencePart::own_targets(Tokens targets) const {
+  return learned_rows(own(targets));
 }
 
 std::vector<std::size_t> SequencePart::own_rows() const {

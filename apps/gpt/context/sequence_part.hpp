@@ -42,6 +42,8 @@ class SequencePart {
   std::vector<std::int32_t> own(Tokens tokens) const;
   /// This member's tokens of one sequence of 1..T tokens, padded at the end, which no earlier token sees.
   std::vector<std::int32_t> own_of_one(Tokens tokens) const;
+  /// How many of the member's own rows have a target.
+  std::size_t own_targets(Tokens targets) const;
   /// The share of the member's own rows in a mean over the rows with a target.
   double weight(Tokens targets) const;
   /// The member's rows among those of whole sequences, in order.

@@ -82,11 +82,11 @@ __global__ void summed_losses_kernel(CrossEntropy<E> entropy, VocabularySums fro
 }
 
 // Rows that are not learned have no loss.
-__global__ void mean_kernel(std::size_t count, const float* values, std::size_t learned, double* mean) {
+__global__ void quotient_kernel(std::size_t count, const float* values, std::size_t divisor, double* loss) {
   double sum = 0;
   for (std::size_t i = threadIdx.x; i < count; i += kThreads) sum += static_cast<double>(values[i]);
   sum = block_sum<kThreads>(sum);
-  if (threadIdx.x == 0) *mean = sum / static_cast<double>(learned);
+  if (threadIdx.x == 0) *loss = sum / static_cast<double>(divisor);
 }
 
 template <class E, int W>
@@ -98,7 +98,7 @@ __global__ void logit_gradients_kernel(CrossEntropy<E> entropy) {
     for (std::size_t v = threadIdx.x * W; v < V; v += kThreads * W) store<E, W>(Pack<E, W>{}, logits + v);
     return;
   }
-  const float share = entropy.scale / static_cast<float>(entropy.learned);
+  const float share = entropy.scale / static_cast<float>(entropy.divisor);
   const auto target = static_cast<std::size_t>(entropy.targets[row]);
   for (std::size_t v = threadIdx.x * W; v < V; v += kThreads * W) {
     auto pack = load<E, W>(logits + v);
@@ -113,14 +113,13 @@ __global__ void logit_gradients_kernel(CrossEntropy<E> entropy) {
 }  // namespace
 
 template <class E>
-cudaError_t cross_entropy_forward(const CrossEntropy<E>& entropy, double* mean_loss, cudaStream_t stream) {
+cudaError_t cross_entropy_forward(const CrossEntropy<E>& entropy, double* loss, cudaStream_t stream) {
   const LaunchShape rows{static_cast<unsigned>(entropy.rows), kThreads};
   const bool is_wide = entropy.vocabulary % kWide<E> == 0;
   const cudaError_t status = is_wide ? launch(row_losses_kernel<E, kWide<E>>, rows, stream, entropy)
                                      : launch(row_losses_kernel<E, 1>, rows, stream, entropy);
   if (status != cudaSuccess) return status;
-  return launch(mean_kernel, {1, kThreads}, stream, entropy.rows, entropy.losses,
-                std::max<std::size_t>(entropy.learned, 1), mean_loss);
+  return launch(quotient_kernel, {1, kThreads}, stream, entropy.rows, entropy.losses, entropy.divisor, loss);
 }
 
 template <class E>
@@ -149,13 +148,12 @@ cudaError_t vocabulary_sums(const CrossEntropy<E>& entropy, const VocabularySums
 }
 
 template <class E>
-cudaError_t vocabulary_losses(const CrossEntropy<E>& entropy, const VocabularySums& from, double* mean_loss,
+cudaError_t vocabulary_losses(const CrossEntropy<E>& entropy, const VocabularySums& from, double* loss,
                               cudaStream_t stream) {
   const cudaError_t status =
       launch(summed_losses_kernel<E>, {blocks_for(entropy.rows, kThreads), kThreads}, stream, entropy, from);
   if (status != cudaSuccess) return status;
-  return launch(mean_kernel, {1, kThreads}, stream, entropy.rows, entropy.losses,
-                std::max<std::size_t>(entropy.learned, 1), mean_loss);
+  return launch(quotient_kernel, {1, kThreads}, stream, entropy.rows, entropy.losses, entropy.divisor, loss);
 }
 
 template cudaError_t cross_entropy_forward<float>(const CrossEntropy<float>&, double*, cudaStream_t);

@@ -115,9 +115,15 @@ class CudaStage final : public TrainableStage {
             places_.tensor ? &*places_.tensor : nullptr,
             places_.sequences ? &*places_.sequences : nullptr};
   }
-  cuda::CrossEntropy<E> entropy(const CudaActivations<E>& a, int slot) {
-    return {shape_.batch.rows(), config_.vocabulary, upload(slot).place().targets, a.logits,
-            a.log_sum,           a.row_losses,       upload(slot).learned()};
+  cuda::CrossEntropy<E> entropy(const CudaActivations<E>& a, int slot, const StepHooks& hooks) {
+    const TokenUpload& text = upload(slot);
+    return {shape_.batch.rows(),
+            config_.vocabulary,
+            text.place().targets,
+            a.logits,
+            a.log_sum,
+            a.row_losses,
+            hooks.loss_rows.value_or(text.learned())};
   }
   CudaPass<E> own(const StagePass& pass) const {
     CHECK(pass.parameters.size() == table_.specs.size(), "one pointer per parameter of the table");
@@ -257,12 +263,12 @@ Result<void> CudaStage<E>::loss(int chunk, int slot, const StagePass& pass, Stag
   const CudaContext with = context(shape_.batch, chunk, slot);
   const E* x = TRY(all_rows<E>(with, a.final_norm.output));
   blas_->linear_forward({N, C, V}, x, TRY(own(pass).use(table_.head)), a.logits);
-  double* mean = places_.shared.losses + TRY(losses_->next_place());
+  double* loss = places_.shared.losses + TRY(losses_->next_place());
   if (with.tensor != nullptr) {
-    TRY(vocabulary_cross_entropy_forward(with, entropy(a, slot), mean));
+    TRY(vocabulary_cross_entropy_forward(with, entropy(a, slot, pass.hooks), loss));
   } else {
     with.run("cross entropy", [&](cudaStream_t stream) {
-      return cuda::cross_entropy_forward(entropy(a, slot), mean, stream);
+      return cuda::cross_entropy_forward(entropy(a, slot, pass.hooks), loss, stream);
     });
   }
   std::vector<double> routes;
@@ -271,7 +277,7 @@ Result<void> CudaStage<E>::loss(int chunk, int slot, const StagePass& pass, Stag
     for (const ExpertRoutes& layer : desk(chunk, slot).routes()) routes.push_back(layer.loss);
     earlier = routes_at(a.blocks.front().input, {0, part(chunk).first});
   }
-  losses_->push({reinterpret_cast<const std::byte*>(mean), sizeof(double)}, std::move(routes), earlier,
+  losses_->push({reinterpret_cast<const std::byte*>(loss), sizeof(double)}, std::move(routes), earlier,
                 stream_);
   return {};
 }
@@ -314,7 +320,7 @@ Result<void> CudaStage<E>::head_backward(const CudaActivations<E>& a, int chunk,
                                          const CudaGradientScratch<E>& d, const CudaPass<E>& pass) {
   const LinearShape shape{shape_.batch.rows(), config_.width, config_.vocabulary};
   const CudaContext with = context(shape_.batch, chunk, slot);
-  auto gradient = entropy(a, slot);
+  auto gradient = entropy(a, slot, pass.hooks);
   gradient.scale = static_cast<float>(pass.hooks.loss_scale);
   with.run("cross entropy backward",
            [&](cudaStream_t stream) { return cuda::cross_entropy_backward(gradient, stream); });

@@ -109,7 +109,7 @@ Result<void> vocabulary_embedding_forward(const CudaContext& context, const std:
 
 template <class E>
 Result<void> vocabulary_cross_entropy_forward(const CudaContext& context,
-                                              const cuda::CrossEntropy<E>& entropy, double* mean_loss) {
+                                              const cuda::CrossEntropy<E>& entropy, double* loss) {
   const auto& [group, sequence, gathered, partial, own, again, sums, scratch] = *context.tensor;
   context.run("greatest logits",
               [&](cudaStream_t stream) { return cuda::vocabulary_greatest(entropy, sums, stream); });
@@ -118,7 +118,7 @@ Result<void> vocabulary_cross_entropy_forward(const CudaContext& context,
               [&](cudaStream_t stream) { return cuda::vocabulary_sums(entropy, sums, stream); });
   TRY(group->sum(elements(sums.sums, 2 * entropy.rows), scratch));
   context.run("losses",
-              [&](cudaStream_t stream) { return cuda::vocabulary_losses(entropy, sums, mean_loss, stream); });
+              [&](cudaStream_t stream) { return cuda::vocabulary_losses(entropy, sums, loss, stream); });
   return {};
 }
 

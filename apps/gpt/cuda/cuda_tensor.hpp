@@ -57,7 +57,7 @@ core::Result<void> vocabulary_embedding_forward(const CudaContext& context, cons
 /// With a group: as cuda::cross_entropy_forward(), over all parts of the vocabulary.
 template <class E>
 core::Result<void> vocabulary_cross_entropy_forward(const CudaContext& context,
-                                                    const cuda::CrossEntropy<E>& entropy, double* mean_loss);
+                                                    const cuda::CrossEntropy<E>& entropy, double* loss);
 
 /// With a group: gathers the logits of all parts of the vocabulary in `all`; `own` are this rank's.
 core::Result<float*> all_next_logits(const CudaContext& context, const float* own, float* all);

@@ -107,20 +107,19 @@ cudaError_t gelu_forward(std::size_t count, const E* x, E* y, cudaStream_t strea
 template <class E>
 cudaError_t gelu_backward(std::size_t count, const E* x, const E* d_y, E* d_x, cudaStream_t stream);
 
-/// Per row: log of the sum of exponentials, and the loss in nats; then the mean over the learned rows, summed
-/// in fp64.
+/// Per row: log of the sum of exponentials, and the loss in nats; then their sum over `divisor`, in fp64.
 template <class E>
 struct CrossEntropy {
   std::size_t rows, vocabulary;
   const std::int32_t* targets;  ///< (N), kNoTarget for a row that is not learned; or kElsewhere
-  E* logits;                    ///< (N, V); backward turns them into the gradient of the mean
+  E* logits;                    ///< (N, V); backward turns them into the gradient of what forward returns
   float* log_sum;               ///< (N), written by forward for the learned rows
   float* losses;                ///< (N), written by forward
-  std::size_t learned;          ///< rows that have a target
+  std::size_t divisor;          ///< at least 1; for a mean the number of rows that have a target
   float scale = 1;              ///< multiplies the gradient
 };
 template <class E>
-cudaError_t cross_entropy_forward(const CrossEntropy<E>& entropy, double* mean_loss, cudaStream_t stream);
+cudaError_t cross_entropy_forward(const CrossEntropy<E>& entropy, double* loss, cudaStream_t stream);
 template <class E>
 cudaError_t cross_entropy_backward(const CrossEntropy<E>& entropy, cudaStream_t stream);
 
@@ -136,7 +135,7 @@ cudaError_t vocabulary_greatest(const CrossEntropy<E>& entropy, const Vocabulary
 template <class E>
 cudaError_t vocabulary_sums(const CrossEntropy<E>& entropy, const VocabularySums& to, cudaStream_t stream);
 template <class E>
-cudaError_t vocabulary_losses(const CrossEntropy<E>& entropy, const VocabularySums& from, double* mean_loss,
+cudaError_t vocabulary_losses(const CrossEntropy<E>& entropy, const VocabularySums& from, double* loss,
                               cudaStream_t stream);
 
 /// Widens `count` elements, for reports and for the host.

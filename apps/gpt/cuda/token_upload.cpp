@@ -47,7 +47,7 @@ core::Result<void> TokenUpload::send(std::span<const std::int32_t> tokens,
     std::transform(targets.begin(), targets.end(), to.targets,
                    [&](std::int32_t target) { return target == kNoTarget ? target : counted(target); });
     sort_rows({to.tokens, count}, to);
-    learned_ = learned_rows(targets);
+    learned_ = loss_divisor(targets, {});
     count = words.size();
   }
   const std::size_t bytes = count * sizeof(std::int32_t);

@@ -27,7 +27,7 @@ class TokenUpload {
   const CudaTokens& place() const { return place_; }
   /// For the microbatch sent last.
   const cuda::EmbeddingOrder& order() const { return order_; }
-  /// The number of its targets that are not kNoTarget.
+  /// The number of its targets that are not kNoTarget, or 1 if there are none.
   std::size_t learned() const { return learned_; }
 
  private:

@@ -17,7 +17,8 @@ Result<void> choose_experts(const ExpertShape<T>& shape, const ExpertActivations
                           layer.layer,
                           {layer.logits, shape.rows * config.count},
                           {layer.weights, shape.rows * config.choices}};
-  if (shape.across == nullptr) return decide_alone(own, *layer.routes);
+  ExpertRoutes& routes = *layer.routes;
+  if (shape.across == nullptr) return decide_alone(own, hooks.router_factor, routes);
   const ContextParallel<T>& across = *shape.across;
   const BatchShape batch{shape.sequences, shape.rows / shape.sequences};
   const SequencePieces<T> pieces(*across.group, across.exchanged, batch, config.count);
@@ -27,7 +28,7 @@ Result<void> choose_experts(const ExpertShape<T>& shape, const ExpertActivations
   const SequencePart part({batch.batch, pieces.length()}, member_of(across.group));
   const std::size_t rows = hooks.length.value_or(shape.sequences * pieces.length());
   return decide_together<T>(own, {across.logits, rows * config.count},
-                            {part.own_rows(), across.group->index() == 0}, *layer.routes);
+                            {part.own_rows(), across.group->index() == 0}, hooks.router_factor, routes);
 }
 
 template <class T>

@@ -44,15 +44,17 @@ Result<void> decide(const ExpertConfig& config, std::span<const T> logits,
 }  // namespace
 
 template <class T>
-Result<void> decide_alone(const RouterRows<T>& rows, ExpertRoutes& routes) {
+Result<void> decide_alone(const RouterRows<T>& rows, double router_factor, ExpertRoutes& routes) {
   routes.experts.resize(rows.weights.size());
   route<T>(rows.config, rows.layer, rows.logits, routes.experts, rows.weights);
-  return decide<T>(rows.config, rows.logits, routes.experts, rows.weights, routes);
+  TRY(decide<T>(rows.config, rows.logits, routes.experts, rows.weights, routes));
+  routes.loss *= router_factor;
+  return {};
 }
 
 template <class T>
 Result<void> decide_together(const RouterRows<T>& own, std::span<const T> logits, const MembersRows& members,
-                             ExpertRoutes& routes) {
+                             double router_factor, ExpertRoutes& routes) {
   const std::size_t K = own.config.choices, rows = logits.size() / own.config.count;
   routes.experts.resize(own.weights.size());
   route<T>(own.config, own.layer, own.logits, routes.experts, own.weights);
@@ -61,7 +63,7 @@ Result<void> decide_together(const RouterRows<T>& own, std::span<const T> logits
   route<T>(own.config, own.layer, logits, experts, weights);
   TRY(decide<T>(own.config, logits, experts, weights, routes));
   routes.dispatch = core::dispatch_of_some(routes.dispatch, K, members.own, routes.experts);
-  if (!members.is_first) routes.loss = 0;
+  routes.loss = members.is_first ? routes.loss * router_factor : 0;
   return {};
 }
 
@@ -73,7 +75,7 @@ void decision_backward(const ExpertConfig& config, std::span<const T> logits, co
   std::fill(d_logits.begin(), d_logits.end(), T{0});
   core::route_backward<T>(router, logits, routes.experts, d_weights, d_logits);
   if (!share.adds_losses) return;
-  const double scale = hooks.router_scale.value_or(hooks.loss_scale);
+  const double scale = hooks.router_scale.value_or(hooks.loss_scale) * hooks.router_factor;
   if (config.balance > 0)
     core::balance_backward<T>(router, logits, routes.load, config.balance * scale, d_logits);
   // Its mean is over the rows of all.
@@ -81,12 +83,12 @@ void decision_backward(const ExpertConfig& config, std::span<const T> logits, co
   if (config.z_loss > 0) core::z_loss_backward<T>(config.count, logits, config.z_loss * part, d_logits);
 }
 
-template Result<void> decide_alone<float>(const RouterRows<float>&, ExpertRoutes&);
-template Result<void> decide_alone<double>(const RouterRows<double>&, ExpertRoutes&);
+template Result<void> decide_alone<float>(const RouterRows<float>&, double, ExpertRoutes&);
+template Result<void> decide_alone<double>(const RouterRows<double>&, double, ExpertRoutes&);
 template Result<void> decide_together<float>(const RouterRows<float>&, std::span<const float>,
-                                             const MembersRows&, ExpertRoutes&);
+                                             const MembersRows&, double, ExpertRoutes&);
 template Result<void> decide_together<double>(const RouterRows<double>&, std::span<const double>,
-                                              const MembersRows&, ExpertRoutes&);
+                                              const MembersRows&, double, ExpertRoutes&);
 template void decision_backward<float>(const ExpertConfig&, std::span<const float>, const ExpertRoutes&,
                                        const RouterShare&, const StepHooks&, std::span<const float>,
                                        std::span<float>);

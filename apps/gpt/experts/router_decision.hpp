@@ -22,9 +22,10 @@ struct RouterRows {
   std::span<T> weights;       ///< (N, K), written
 };
 
-/// Where experts, drops, load and losses go, but not the exchange with other ranks.
+/// Where experts, drops, load and losses go, but not the exchange with other ranks. The losses are multiplied
+/// by StepHooks::router_factor.
 template <class T>
-core::Result<void> decide_alone(const RouterRows<T>& rows, ExpertRoutes& routes);
+core::Result<void> decide_alone(const RouterRows<T>& rows, double router_factor, ExpertRoutes& routes);
 
 /// Of the rows of all members that share sequences, by position, `own` says which are the rank's. All decide
 /// alike about all, as one rank with whole sequences does, and keep their own; the first says the loss.
@@ -35,7 +36,7 @@ struct MembersRows {
 /// `logits` are of all rows (rows, E). Own rows behind them, where a sequence was filled up, have no experts.
 template <class T>
 core::Result<void> decide_together(const RouterRows<T>& rows, std::span<const T> logits,
-                                   const MembersRows& members, ExpertRoutes& routes);
+                                   const MembersRows& members, double router_factor, ExpertRoutes& routes);
 
 /// Of the ranks that compute with the same router.
 struct RouterShare {

@@ -11,8 +11,13 @@ std::size_t learned_rows(std::span<const std::int32_t> targets) {
   return targets.size() - static_cast<std::size_t>(std::count(targets.begin(), targets.end(), kNoTarget));
 }
 
+std::size_t loss_divisor(std::span<const std::int32_t> targets, std::optional<std::size_t> divisor) {
+  return divisor ? *divisor : std::max<std::size_t>(learned_rows(targets), 1);
+}
+
 template <class T>
-double cross_entropy_forward(std::span<const std::int32_t> targets, std::size_t vocabulary, T* logits) {
+double cross_entropy_forward(std::span<const std::int32_t> targets, std::size_t vocabulary, T* logits,
+                             std::optional<std::size_t> divisor) {
   double loss = 0;
   for (std::size_t n = 0; n < targets.size(); ++n) {
     if (targets[n] == kNoTarget) continue;
@@ -27,13 +32,13 @@ double cross_entropy_forward(std::span<const std::int32_t> targets, std::size_t 
     const T inverse = T{1} / sum;
     for (std::size_t v = 0; v < vocabulary; ++v) row[v] *= inverse;
   }
-  return loss / static_cast<double>(std::max<std::size_t>(learned_rows(targets), 1));
+  return loss / static_cast<double>(loss_divisor(targets, divisor));
 }
 
 template <class T>
 void cross_entropy_backward(std::span<const std::int32_t> targets, std::size_t vocabulary, T* probabilities,
-                            T scale) {
-  const T share = scale / static_cast<T>(std::max<std::size_t>(learned_rows(targets), 1));
+                            T scale, std::optional<std::size_t> divisor) {
+  const T share = scale / static_cast<T>(loss_divisor(targets, divisor));
   for (std::size_t n = 0; n < targets.size(); ++n) {
     T* row = probabilities + n * vocabulary;
     if (targets[n] == kNoTarget) {
@@ -45,9 +50,13 @@ void cross_entropy_backward(std::span<const std::int32_t> targets, std::size_t v
   }
 }
 
-template double cross_entropy_forward<float>(std::span<const std::int32_t>, std::size_t, float*);
-template double cross_entropy_forward<double>(std::span<const std::int32_t>, std::size_t, double*);
-template void cross_entropy_backward<float>(std::span<const std::int32_t>, std::size_t, float*, float);
-template void cross_entropy_backward<double>(std::span<const std::int32_t>, std::size_t, double*, double);
+template double cross_entropy_forward<float>(std::span<const std::int32_t>, std::size_t, float*,
+                                             std::optional<std::size_t>);
+template double cross_entropy_forward<double>(std::span<const std::int32_t>, std::size_t, double*,
+                                              std::optional<std::size_t>);
+template void cross_entropy_backward<float>(std::span<const std::int32_t>, std::size_t, float*, float,
+                                            std::optional<std::size_t>);
+template void cross_entropy_backward<double>(std::span<const std::int32_t>, std::size_t, double*, double,
+                                             std::optional<std::size_t>);
 
 }  // namespace troupe::apps::gpt

@@ -46,10 +46,12 @@ Result<void> head_backward(const PartContext<T>& context, const Activations<T>& 
   const std::size_t parameter = context.table.head;
   const auto* tensor = context.block.tensor;
   const T scale = static_cast<T>(pass.hooks.loss_scale);
+  const auto divisor = pass.hooks.loss_rows;
   if (tensor != nullptr) {
-    vocabulary_cross_entropy_backward(targets, tensor->group->index(), config.vocabulary, a.logits, scale);
+    vocabulary_cross_entropy_backward(targets, tensor->group->index(), config.vocabulary, a.logits, scale,
+                                      divisor);
   } else {
-    cross_entropy_backward(targets, config.vocabulary, a.logits, scale);
+    cross_entropy_backward(targets, config.vocabulary, a.logits, scale, divisor);
   }
   const T* x = TRY(all_rows<T>(tensor, shape.rows, config.width, a.final_norm.output));
   const T* head = TRY(pass.use(parameter));
@@ -111,8 +113,9 @@ Result<T> part_loss(const PartContext<T>& context, const Activations<T>& a, cons
   const auto* tensor = context.block.tensor;
   const T* x = TRY(all_rows<T>(tensor, N, C, a.final_norm.output));
   linear_forward({N, C, V}, x, TRY(pass.use(context.table.head)), a.logits);
-  if (tensor == nullptr) return static_cast<T>(cross_entropy_forward(targets, V, a.logits));
-  return static_cast<T>(TRY(vocabulary_cross_entropy_forward(*tensor->group, targets, V, a.logits)));
+  const auto divisor = pass.hooks.loss_rows;
+  if (tensor == nullptr) return static_cast<T>(cross_entropy_forward(targets, V, a.logits, divisor));
+  return static_cast<T>(TRY(vocabulary_cross_entropy_forward(*tensor->group, targets, V, a.logits, divisor)));
 }
 
 template <class T>

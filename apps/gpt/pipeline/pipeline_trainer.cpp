@@ -158,7 +158,8 @@ Result<void> PipelineTrainer::run_all_chunks(const StagePass& pass) {
 Result<void> PipelineTrainer::play_lanes() {
   taken_.reset();
   losses_taken_ = 0;
-  lanes_->begin_step();
+  average_ = StepAverage(options_, corpus_->training(), session_->next_step(), session_->training().lanes);
+  lanes_->begin_step(average_);
   began_.clear();
   ended_.clear();
   begun_.reset();
@@ -233,6 +234,7 @@ StepHooks PipelineTrainer::adding(const core::PipelinePass& done, int slot) {
     if (!kept && kept_) kept_ = kept;
   };
   hooks.loss_scale = session_->loss_scale();
+  average_.set(hooks);
   hooks.last_microbatch = lanes_->ends_lane(done.microbatch);
   hooks.peers = peers_.get();
   return hooks;
@@ -263,12 +265,15 @@ Result<void> PipelineTrainer::forward(const core::PipelinePass& done, PassSlots 
     batch.fill_at_random(corpus_->training(),
                          {options_.seed, session_->next_step(), lane, static_cast<std::uint32_t>(index)});
   }
-  const StepHooks hooks = reading();
+  StepHooks hooks = reading();
+  average_.set(hooks);
   const StageText text{batch.tokens(), batch.targets()};
   TRY(model_->forward(done.chunk, slots, pass(hooks), text));
   tally_.add(model_->routes(done.chunk, slot));
   if (route_losses_) TRY(route_losses_->give(done, model_->routes(done.chunk, slot)));
   if (!ends(done.chunk)) return {};
+  lanes_->set_targets(done.microbatch, context_ ? context_->own_targets(options_.microbatch, batch.targets())
+                                                : batch.target_count());
   TRY(model_->loss(done.chunk, slot, pass(hooks), text));
   return route_losses_ ? take_losses_before(done.microbatch + 1) : Result<void>{};
 }
@@ -327,9 +332,11 @@ Result<void> PipelineTrainer::broadcast(std::span<std::byte> bytes, int stage) {
   return memory_.read(buffer.view(), bytes);
 }
 
-Result<double> PipelineTrainer::evaluate(std::size_t batches) {
+Result<std::optional<double>> PipelineTrainer::evaluate(std::size_t batches) {
   TRY(refresh_copies());
-  const StepHooks hooks = reading();
+  TargetMean mean(options_.microbatch.rows());
+  StepHooks hooks = reading();
+  mean.set(hooks);
   Batch& batch = batches_.front();
   double total = 0;
   for (std::size_t i = 0; i < batches; ++i) {
@@ -344,11 +351,12 @@ Result<double> PipelineTrainer::evaluate(std::size_t batches) {
       return {};
     };
     TRY(pass_through(compute, model_->own_rows()));
+    mean.count(batch.target_count());
   }
   TRY(settle());
-  double mean = total / static_cast<double>(batches);
-  TRY(broadcast(std::as_writable_bytes(std::span(&mean, 1)), cut_.stages - 1));
-  return mean;
+  TRY(broadcast(std::as_writable_bytes(std::span(&total, 1)), cut_.stages - 1));
+  mean.add(total);
+  return mean.value();
 }
 
 Result<std::span<const float>> PipelineTrainer::logits(TokenSpan tokens) {

@@ -59,7 +59,7 @@ class PipelineTrainer final : public RankModel, private StageWork {
   ExpertTally take_expert_tally() override;
 
   bool needs_others() const override { return true; }
-  core::Result<double> evaluate(std::size_t batches) override;
+  core::Result<std::optional<double>> evaluate(std::size_t batches) override;
   core::Result<std::span<const float>> logits(TokenSpan tokens) override;
   core::Result<std::uint64_t> parameter_hash() override;
   core::Result<void> read_parameter(std::size_t place, core::ElementRange range,
@@ -133,6 +133,7 @@ class PipelineTrainer final : public RankModel, private StageWork {
   actors::TrainerGroup* stages_ = nullptr;  ///< the ranks of this pipeline, in order
   std::optional<SessionLinks> links_;
   std::optional<StageLanes> lanes_;
+  StepAverage average_;
   std::unique_ptr<EmbeddingOwner>
       owner_;  ///< on the first stage, and the copy on the last, for tied embeddings
   std::unique_ptr<EmbeddingCopy> copy_;

@@ -52,7 +52,8 @@ StageLanes::StageLanes(actors::Session& session, const StageParameters& paramete
       memory_(memory),
       lanes_(session.lanes()),
       per_lane_(session.training().microbatches),
-      losses_(static_cast<std::size_t>(microbatches()), 0) {}
+      losses_(static_cast<std::size_t>(microbatches()), 0),
+      targets_(losses_.size(), 0) {}
 
 Result<void> StageLanes::reserve(int lanes) {
   if (by_passes()) return {};
@@ -70,8 +71,10 @@ std::size_t StageLanes::waiting_bytes(int chunk) const {
   return elements * sizeof(float);
 }
 
-void StageLanes::begin_step() {
+void StageLanes::begin_step(const StepAverage& average) {
+  average_ = average;
   std::fill(losses_.begin(), losses_.end(), 0);
+  std::fill(targets_.begin(), targets_.end(), 0);
 }
 
 std::pair<core::Lane, int> StageLanes::place_of(int microbatch) const {
@@ -126,7 +129,7 @@ Result<void> StageLanes::end(int chunk, int microbatch) {
   if (chunk != 0 || !ends_lane(microbatch)) return {};
   const int lane = microbatch / per_lane_;
   TRY(add_waiting(lane));
-  return session_.end_lane(loss_of(lane));
+  return end_lane(lane);
 }
 
 /// The session's gradients of a lane begin as zeros, so this changes no bit.
@@ -148,10 +151,14 @@ Result<void> StageLanes::add_waiting(int lane) {
   return {};
 }
 
-double StageLanes::loss_of(int lane) const {
-  double loss = 0;
-  for (int i = 0; i < per_lane_; ++i) loss += losses_[static_cast<std::size_t>(lane * per_lane_ + i)];
-  return loss / per_lane_;
+Result<void> StageLanes::end_lane(int lane) {
+  double losses = 0;
+  std::size_t targets = 0;
+  for (int i = lane * per_lane_; i < (lane + 1) * per_lane_; ++i) {
+    losses += losses_[static_cast<std::size_t>(i)];
+    targets += targets_[static_cast<std::size_t>(i)];
+  }
+  return average_.end_lane(session_, losses, targets);
 }
 
 }  // namespace troupe::apps::gpt

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/session/session.hpp"
+#include "apps/gpt/loss_average.hpp"
 #include "apps/gpt/pipeline/cut.hpp"
 #include "apps/gpt/pipeline/stage_memory.hpp"
 
@@ -53,7 +54,7 @@ class StageLanes {
   /// Allocates the memory in which gradients of this many lanes wait, if they do; otherwise it is allocated
   /// when needed.
   core::Result<void> reserve(int lanes);
-  void begin_step();
+  void begin_step(const StepAverage& average);
   /// SessionOptions::passes describes the step.
   bool by_passes() const { return session_.units() > 0; }
   int microbatches() const { return static_cast<int>(lanes_.size()) * per_lane_; }
@@ -70,6 +71,9 @@ class StageLanes {
   core::Result<void> end(int chunk, int microbatch);
   /// For the outcome of the step; on the last stage.
   void set_loss(int microbatch, double loss) { losses_[static_cast<std::size_t>(microbatch)] = loss; }
+  void set_targets(int microbatch, std::size_t targets) {
+    targets_[static_cast<std::size_t>(microbatch)] = targets;
+  }
 
  private:
   using Waiting = gpu::Buffer;  ///< gradients of a chunk's parameters, one after another
@@ -77,7 +81,7 @@ class StageLanes {
   std::size_t waiting_bytes(int chunk) const;
   core::Result<void> begin_lane(int microbatch);
   core::Result<void> add_waiting(int lane);
-  double loss_of(int lane) const;
+  core::Result<void> end_lane(int lane);
 
   actors::Session& session_;
   const StageParameters& parameters_;
@@ -85,7 +89,9 @@ class StageLanes {
   const StageMemory& memory_;
   std::vector<core::Lane> lanes_;
   int per_lane_;
-  std::vector<double> losses_;                      ///< per microbatch
+  std::vector<double> losses_;                      ///< per microbatch; of other stages zeros
+  std::vector<std::size_t> targets_;                ///< likewise
+  StepAverage average_;                             ///< of the step
   std::map<std::pair<int, int>, Waiting> waiting_;  ///< by lane, counted from the first, and chunk
   std::map<int, std::vector<Waiting>> unused_;      ///< by chunk
   int chunk_ = 0;                                   ///< the one that has begun

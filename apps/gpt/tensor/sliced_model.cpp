@@ -63,6 +63,8 @@ Result<void> SlicedModel::forward_backward(Parameters parameters, Gradients grad
   StepHooks own;
   own.loss_scale = hooks.loss_scale;
   own.router_scale = hooks.router_scale;
+  own.loss_rows = hooks.loss_rows;
+  own.router_factor = hooks.router_factor;
   own.last_microbatch = hooks.last_microbatch;
   TRY(together([&](Slice& slice) {
     return slice.model->forward_backward(slice.readable, slice.places, tokens, targets, own);
@@ -73,8 +75,10 @@ Result<void> SlicedModel::forward_backward(Parameters parameters, Gradients grad
 Result<void> SlicedModel::forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
                                        const StepHooks& hooks) {
   TRY(copy_parameters(parameters, hooks));
+  StepHooks own;
+  own.loss_rows = hooks.loss_rows;
   return together(
-      [&](Slice& slice) { return slice.model->forward_loss(slice.readable, tokens, targets, StepHooks{}); });
+      [&](Slice& slice) { return slice.model->forward_loss(slice.readable, tokens, targets, own); });
 }
 
 Result<std::vector<double>> SlicedModel::take_losses() {

@@ -65,7 +65,8 @@ void vocabulary_embedding_backward(std::span<const std::int32_t> tokens, std::si
 
 template <class T>
 Result<double> vocabulary_cross_entropy_forward(TensorGroup<T>& group, std::span<const std::int32_t> targets,
-                                                std::size_t part, T* logits) {
+                                                std::size_t part, T* logits,
+                                                std::optional<std::size_t> divisor) {
   const std::size_t rows = targets.size();
   const auto most = TRY(greatest_of_rows(group, rows, part, static_cast<const T*>(logits)));
   std::vector<T> sums(2 * rows);  // of exponentials, then the targets' logits minus the greatest
@@ -83,13 +84,14 @@ Result<double> vocabulary_cross_entropy_forward(TensorGroup<T>& group, std::span
     if (targets[n] == kNoTarget) continue;
     loss += std::log(static_cast<double>(sums[n])) - static_cast<double>(sums[rows + n]);
   }
-  return loss / static_cast<double>(std::max<std::size_t>(learned_rows(targets), 1));
+  return loss / static_cast<double>(loss_divisor(targets, divisor));
 }
 
 template <class T>
 void vocabulary_cross_entropy_backward(std::span<const std::int32_t> targets, std::size_t index,
-                                       std::size_t part, T* probabilities, T scale) {
-  const T share = scale / static_cast<T>(std::max<std::size_t>(learned_rows(targets), 1));
+                                       std::size_t part, T* probabilities, T scale,
+                                       std::optional<std::size_t> divisor) {
+  const T share = scale / static_cast<T>(loss_divisor(targets, divisor));
   for (std::size_t n = 0; n < targets.size(); ++n) {
     T* row = probabilities + n * part;
     if (targets[n] == kNoTarget) {
@@ -140,9 +142,10 @@ template void vocabulary_embedding_backward<float>(std::span<const std::int32_t>
                                                    std::size_t, const float*, float*);
 template Result<double> vocabulary_cross_entropy_forward<float>(TensorGroup<float>&,
                                                                 std::span<const std::int32_t>, std::size_t,
-                                                                float*);
+                                                                float*, std::optional<std::size_t>);
 template void vocabulary_cross_entropy_backward<float>(std::span<const std::int32_t>, std::size_t,
-                                                       std::size_t, float*, float);
+                                                       std::size_t, float*, float,
+                                                       std::optional<std::size_t>);
 template Result<void> vocabulary_entropy_forward<float>(TensorGroup<float>&, const VocabularyEntropy<float>&,
                                                         float*);
 template void vocabulary_entropy_backward<float>(const VocabularyEntropy<float>&, const float*, float*);
@@ -152,9 +155,10 @@ template void vocabulary_embedding_backward<double>(std::span<const std::int32_t
                                                     std::size_t, const double*, double*);
 template Result<double> vocabulary_cross_entropy_forward<double>(TensorGroup<double>&,
                                                                  std::span<const std::int32_t>, std::size_t,
-                                                                 double*);
+                                                                 double*, std::optional<std::size_t>);
 template void vocabulary_cross_entropy_backward<double>(std::span<const std::int32_t>, std::size_t,
-                                                        std::size_t, double*, double);
+                                                        std::size_t, double*, double,
+                                                        std::optional<std::size_t>);
 template Result<void> vocabulary_entropy_forward<double>(TensorGroup<double>&,
                                                          const VocabularyEntropy<double>&, double*);
 template void vocabulary_entropy_backward<double>(const VocabularyEntropy<double>&, const double*, double*);

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "apps/gpt/tensor/group.hpp"
@@ -26,12 +27,13 @@ void vocabulary_embedding_backward(std::span<const std::int32_t> tokens, std::si
 template <class T>
 core::Result<double> vocabulary_cross_entropy_forward(TensorGroup<T>& group,
                                                       std::span<const std::int32_t> targets, std::size_t part,
-                                                      T* logits);
+                                                      T* logits, std::optional<std::size_t> divisor = {});
 
 /// As cross_entropy_backward(), for this member's part; nothing is communicated.
 template <class T>
 void vocabulary_cross_entropy_backward(std::span<const std::int32_t> targets, std::size_t index,
-                                       std::size_t part, T* probabilities, T scale = 1);
+                                       std::size_t part, T* probabilities, T scale = 1,
+                                       std::optional<std::size_t> divisor = {});
 
 /// What the entropy saves for its backward.
 template <class T>

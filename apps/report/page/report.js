@@ -84,6 +84,7 @@
     add({
       title: "Throughput", unit: "tokens per second", zeroBased: true, format: short, tick: short,
       series: [{ name: "tokens/s", values: column("tokens_per_second"), color: "var(--green)", smooth: true }],
+      more: (i) => (known(column("target_tokens")[i]) ? [["target tokens", column("target_tokens")[i].toLocaleString("en")]] : []),
     });
     add({
       title: "Gradient norm", unit: "before clipping", zeroBased: true, format: fixed(4),
@@ -240,7 +241,7 @@
 
   // Thousands of rows are made only for whoever asks for them.
   function stepTable() {
-    const names = ["loss", "evaluation_loss", "tokens_per_second", "step_seconds", "compute_seconds",
+    const names = ["loss", "target_tokens", "evaluation_loss", "tokens_per_second", "step_seconds", "compute_seconds",
       "communication_seconds", "exposed_communication_seconds", "optimizer_seconds", "other_wait_seconds", "gradient_norm", "learning_rate"];
     at("all-steps").addEventListener("toggle", () => {
       if (at("all-steps").querySelector("table")) return;

@@ -53,6 +53,19 @@ TEST(CrossEntropy, BackwardAgreesWithFiniteDifferences) {
       "logits");
 }
 
+TEST(CrossEntropy, OfASumOverADivisorIsTheMeanTimesTheShareOfLearnedRows) {
+  const std::vector<std::int32_t> targets = {3, kNoTarget, 0};
+  auto mean = some_values(3 * 18, 1);
+  auto sum = mean;
+
+  const double loss = cross_entropy_forward(targets, 18, mean.data());
+  EXPECT_DOUBLE_EQ(cross_entropy_forward(targets, 18, sum.data(), 8), loss * 2 / 8);
+  cross_entropy_backward(targets, 18, mean.data());
+  cross_entropy_backward(targets, 18, sum.data(), 1.0, 8);
+
+  for (std::size_t i = 0; i < sum.size(); ++i) EXPECT_DOUBLE_EQ(sum[i], mean[i] * 2 / 8);
+}
+
 TEST(CrossEntropy, BackwardScalesTheGradientAndNotTheLoss) {
   const std::vector<std::int32_t> targets = {3, kNoTarget, 0};
   auto once = some_values(3 * 18, 1);

@@ -88,7 +88,8 @@ Result<void> choose_experts(const CudaContext& context, const CudaExpertActivati
                             const StepHooks& hooks) {
   ExpertDesk& desk = *context.desk;
   if (context.sequences == nullptr)
-    return desk.choose(layer.layer, context.shape.rows(), layer.logits, layer.sent, context.stream);
+    return desk.choose(layer.layer, context.shape.rows(), layer.logits, hooks.router_factor, layer.sent,
+                       context.stream);
   const auto& [sequences, length] = context.shape;
   const auto& group = *context.sequences->group;
   float* all = context.sequences->logits;
@@ -96,7 +97,8 @@ Result<void> choose_experts(const CudaContext& context, const CudaExpertActivati
   const SequencePart part({sequences, length * group.size()}, {group.size(), group.index()});
   const std::size_t rows = part.whole().rows();
   return desk.choose_together(layer.layer, {part.own_rows(), group.index() == 0}, rows,
-                              hooks.length.value_or(rows), all, layer.sent, context.stream);
+                              hooks.length.value_or(rows), all, hooks.router_factor, layer.sent,
+                              context.stream);
 }
 
 RouterShare router_share(const CudaContext& context) {

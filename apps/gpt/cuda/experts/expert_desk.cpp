@@ -74,17 +74,17 @@ RouterRows<float> ExpertDesk::rows_of(std::size_t layer, std::size_t rows) {
 }
 
 Result<void> ExpertDesk::choose(std::size_t layer, std::size_t rows, const float* logits,
-                                const ExpertMemory& memory, gpu::StreamView stream) {
+                                double router_factor, const ExpertMemory& memory, gpu::StreamView stream) {
   const auto own = rows_of(layer, rows);
   TRY(fetch(logits, logits_[layer], stream));
-  TRY(decide_alone(own, routes_[layer]));
+  TRY(decide_alone(own, router_factor, routes_[layer]));
   send_choices(layer, memory, stream);
   return {};
 }
 
 Result<void> ExpertDesk::choose_together(std::size_t layer, const MembersRows& members, std::size_t all,
-                                         std::size_t rows, const float* logits, const ExpertMemory& memory,
-                                         gpu::StreamView stream) {
+                                         std::size_t rows, const float* logits, double router_factor,
+                                         const ExpertMemory& memory, gpu::StreamView stream) {
   const std::size_t E = config_.count;
   all_logits_.resize(all * E);
   TRY(fetch(logits, all_logits_, stream));
@@ -92,7 +92,8 @@ Result<void> ExpertDesk::choose_together(std::size_t layer, const MembersRows& m
   for (std::size_t row = 0; row < members.own.size(); ++row)
     std::copy_n(all_logits_.begin() + static_cast<std::ptrdiff_t>(members.own[row] * E), E,
                 logits_[layer].begin() + static_cast<std::ptrdiff_t>(row * E));
-  TRY(decide_together<float>(own, std::span(all_logits_).first(rows * E), members, routes_[layer]));
+  TRY(decide_together<float>(own, std::span(all_logits_).first(rows * E), members, router_factor,
+                             routes_[layer]));
   send_choices(layer, memory, stream);
   return {};
 }

@@ -22,14 +22,14 @@ class ExpertDesk {
   static core::Result<ExpertDesk> create(gpu::Device& device, const ExpertConfig& config, std::size_t layers,
                                          std::size_t rows, std::size_t members);
 
-  /// Sends the places and weights that tokens with these logits (N, E) choose.
-  core::Result<void> choose(std::size_t layer, std::size_t rows, const float* logits,
+  /// Sends the places and weights that tokens with these logits (N, E) choose. `router_factor` is the hooks'.
+  core::Result<void> choose(std::size_t layer, std::size_t rows, const float* logits, double router_factor,
                             const ExpertMemory& memory, gpu::StreamView stream);
   /// The same if ranks share sequences: `logits` (`all` rows, E) are those of all members by position; it
   /// decides about the first `rows` of them.
   core::Result<void> choose_together(std::size_t layer, const MembersRows& members, std::size_t all,
-                                     std::size_t rows, const float* logits, const ExpertMemory& memory,
-                                     gpu::StreamView stream);
+                                     std::size_t rows, const float* logits, double router_factor,
+                                     const ExpertMemory& memory, gpu::StreamView stream);
   /// Sends the places of received rows among grouped products, following routes(layer).exchange.
   void send_groups(std::size_t layer, const ExpertMemory& memory, gpu::StreamView stream);
   /// Sends the balance losses of the layers from `first` on, one double each. They stay pinned until the next
