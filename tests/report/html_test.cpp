@@ -29,12 +29,14 @@ nlohmann::json data_of(const std::string& page) {
 TEST(Report, HoldsEveryStepColumnByColumn) {
   RunRecord record = record_of(3);
   record.steps[1].evaluation_loss = 1.5;
+  record.steps[2].target_tokens = 61;
 
   const auto data = data_of(render_html(record));
 
   EXPECT_EQ(data["steps"]["step"], nlohmann::json({0, 1, 2}));
   EXPECT_EQ(data["steps"]["loss"], nlohmann::json({5.0, 2.5, 5.0 / 3}));
   EXPECT_EQ(data["steps"]["evaluation_loss"], nlohmann::json({nullptr, 1.5, nullptr}));
+  EXPECT_EQ(data["steps"]["target_tokens"], nlohmann::json({nullptr, nullptr, 61}));
   EXPECT_EQ(data["run"]["configuration"][0], nlohmann::json({"strategy", "zero1"}));
 }
 

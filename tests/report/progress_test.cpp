@@ -86,6 +86,20 @@ TEST(Progress, ShowsTheLatestEvaluationLossAndARefusedStep) {
   EXPECT_THAT(screen.text(), ::testing::EndsWith("(refused)\n"));
 }
 
+TEST(Progress, SaysThatAStepHadNothingToLearn) {
+  Screen screen;
+  Progress progress(screen.stream(), {.total_steps = 3, .interval = 0s}, 0s);
+  StepRecord empty = step_at(0);
+  empty.loss = std::nan("");
+  empty.target_tokens = 0;
+  empty.committed = false;
+
+  progress.step_done(empty, 1s);
+
+  EXPECT_THAT(screen.text(), ::testing::HasSubstr("step 1/3  no target token  "));
+  EXPECT_THAT(screen.text(), ::testing::EndsWith("(refused)\n"));
+}
+
 TEST(Progress, WritesANoteOnALineOfItsOwn) {
   Screen screen;
   Progress progress(screen.stream(), {.total_steps = 3, .terminal = true}, 0s);
@@ -129,12 +143,14 @@ TEST(Summary, JudgesTheStepsAfterTheFirst) {
   record.steps[30].evaluation_loss = 1.0;
   record.steps[60].evaluation_loss = 1.5;
   record.steps[7].committed = false;
+  for (const std::size_t step : {7U, 8U, 9U}) record.steps[step].target_tokens = 1000;
   record.events = {{.step = 3, .seconds_since_start = 1, .kind = "restart", .text = ""}};
 
   const RunSummary summary = summarize(record);
 
   EXPECT_EQ(summary.steps, 101);
   EXPECT_EQ(summary.refused_steps, 1);
+  EXPECT_EQ(summary.target_tokens, 2000) << "a refused step learns nothing";
   EXPECT_EQ(summary.restarts, 1);
   EXPECT_EQ(summary.loss, 5.0 / 101);
   EXPECT_EQ(summary.evaluation_loss, 1.5);

@@ -71,6 +71,7 @@ TEST(RunRecord, GivesBackWhatWasWritten) {
     ASSERT_TRUE(writer);
     StepRecord step = step_at(0);
     step.evaluation_loss = 1.5;
+    step.target_tokens = 61;
     step.model_flop_utilisation = 0.25;
     step.committed = false;
     ASSERT_TRUE(writer->write(step));
@@ -91,6 +92,7 @@ TEST(RunRecord, GivesBackWhatWasWritten) {
   EXPECT_EQ(record->description.configuration, description().configuration);
   ASSERT_EQ(record->steps.size(), 2u);
   EXPECT_EQ(record->steps[0].evaluation_loss, 1.5);
+  EXPECT_EQ(record->steps[0].target_tokens, 61);
   EXPECT_EQ(record->steps[0].model_flop_utilisation, 0.25);
   EXPECT_FALSE(record->steps[0].committed);
   EXPECT_EQ(record->steps[1].loss, 2.5);
@@ -98,6 +100,7 @@ TEST(RunRecord, GivesBackWhatWasWritten) {
   EXPECT_EQ(record->steps[1].optimizer_seconds, 0.04);
   EXPECT_EQ(record->steps[1].other_wait_seconds, 0.01);
   EXPECT_EQ(record->steps[1].evaluation_loss, std::nullopt);
+  EXPECT_EQ(record->steps[1].target_tokens, std::nullopt);
   EXPECT_EQ(record->steps[1].model_flop_utilisation, std::nullopt);
   EXPECT_EQ(record->events.at(0).kind, "failure");
   EXPECT_EQ(record->events.at(0).seconds_since_start, 2.5);

@@ -114,7 +114,7 @@ TEST_F(CInterface, TakesEveryOptionThatItNames) {
         name == "checkpoints" || name == "local-checkpoints" || name == "device" || name == "collectives")
         << name << ": names are taken as they are, all else is checked";
   }
-  EXPECT_EQ(count, 51u);
+  EXPECT_EQ(count, 52u);
 }
 
 TEST_F(CInterface, TakesNothingForNull) {
