@@ -7,12 +7,14 @@
 #include <gloo/transport/tcp/address.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
+#include <netdb.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -20,6 +22,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -109,6 +112,25 @@ void hand_over(tcp::Device& device, gloo::transport::Pair& pair, Descriptor conn
   device.registerDescriptor(own_end, EPOLLIN, dynamic_cast<tcp::Handler*>(&pair));
 }
 
+std::string peer_of(const Descriptor& connection) {
+  const SocketAddress there = address_of(connection.get(), getpeername);
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  const bool is_known =
+      getnameinfo(reinterpret_cast<const sockaddr*>(&there.address), there.bytes, host.data(), host.size(),
+                  port.data(), port.size(), NI_NUMERICHOST | NI_NUMERICSERV) == 0;
+  return is_known ? fmt::format("{} port {}", host.data(), port.data()) : "an unknown address";
+}
+
+/// What Gloo says, without its line of source, and without the address, which is that of the own door.
+std::string without_places(std::string_view text) {
+  if (text.starts_with('[')) text.remove_prefix(std::min(text.find(']'), text.size() - 1) + 1);
+  text = text.substr(0, text.find('['));
+  while (text.starts_with(' ')) text.remove_prefix(1);
+  while (text.ends_with(' ')) text.remove_suffix(1);
+  return std::string(text.empty() ? "it broke" : text);
+}
+
 std::chrono::milliseconds until(Clock::time_point give_up) {
   // Zero would mean no timeout.
   return std::max(std::chrono::ceil<std::chrono::milliseconds>(give_up - Clock::now()),
@@ -117,11 +139,13 @@ std::chrono::milliseconds until(Clock::time_point give_up) {
 
 class GlooMesh final : public Mesh {
  public:
-  GlooMesh(std::shared_ptr<GlooDevice> device, GroupOptions group, int index,
+  /// `peers`: where each member was reached, for people.
+  GlooMesh(std::shared_ptr<GlooDevice> device, GroupOptions group, int index, std::vector<std::string> peers,
            std::shared_ptr<gloo::transport::Context> context)
       : device_(std::move(device)),
         group_(std::move(group)),
         index_(index),
+        peers_(std::move(peers)),
         context_(std::move(context)),
         watcher_([this] { watch(); }) {}
   ~GlooMesh() override {
@@ -155,6 +179,7 @@ class GlooMesh final : public Mesh {
   const std::shared_ptr<GlooDevice> device_;  // shared with the back-end and its other meshes
   const GroupOptions group_;
   const int index_;
+  const std::vector<std::string> peers_;
   const std::shared_ptr<gloo::transport::Context> context_;  // Gloo requires it to be shared
   mutable std::mutex mutex_;                                 // guards everything below except the thread
   std::optional<Error> failure_;
@@ -329,9 +354,10 @@ Error GlooMesh::error_of(const OperationDeadline& deadline, int peer, const std:
   }
   return {
       Errc::peer_lost,
-      fmt::format("group '{}': {}: lost the connection to rank {} ({}); abort, and make a new group in the "
-                  "next epoch",
-                  group_.name, deadline.what, rank.value, text)};
+      fmt::format("group '{}': {}: lost the connection to rank {} at {} ({}); abort, and make a new group in "
+                  "the next epoch",
+                  group_.name, deadline.what, rank.value, peers_[static_cast<std::size_t>(peer)],
+                  without_places(text))};
 }
 
 }  // namespace
@@ -367,13 +393,15 @@ core::Result<std::unique_ptr<Mesh>> Mesh::connect(std::shared_ptr<GlooDevice> de
   if (group.members.size() > 1) connections = TRY(introduce(group, device->own, rendezvous));
   try {
     auto context = device->device->createContext(index, static_cast<int>(group.members.size()));
+    std::vector<std::string> peers(connections.size());
     context->setTimeout(std::chrono::ceil<std::chrono::milliseconds>(group.deadline));
     for (int i = 0; i < context->size; ++i) {
       if (i == index) continue;
-      hand_over(*device->device, *context->createPair(i),
-                std::move(connections[static_cast<std::size_t>(i)]));
+      auto& connection = connections[static_cast<std::size_t>(i)];
+      peers[static_cast<std::size_t>(i)] = peer_of(connection);
+      hand_over(*device->device, *context->createPair(i), std::move(connection));
     }
-    return std::make_unique<GlooMesh>(std::move(device), group, index, std::move(context));
+    return std::make_unique<GlooMesh>(std::move(device), group, index, std::move(peers), std::move(context));
   } catch (const std::exception& error) {
     return core::fail(Errc::io, "group '{}': Gloo refuses the connections of rank {}: {}", group.name,
                       group.self.value, error.what());

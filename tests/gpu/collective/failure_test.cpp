@@ -69,6 +69,20 @@ TEST_P(CollectiveFailure, AbortEndsWhatRunsAndWhatComesLater) {
   }
 }
 
+TEST_P(CollectiveFailure, AMemberThatIsGoneIsNamedWithItsAddress) {
+  if (n == 1 || std::get<0>(GetParam()) != BackendKind::gloo) GTEST_SKIP() << "only Gloo has addresses";
+  const auto lost = std::to_string(stage.company->options_of(n - 1, "dp", {}).self.value);
+  stage.groups.back().reset();
+
+  const auto status = stage.post(0, {});
+  stage.settle();
+
+  EXPECT_EQ(outcome_of(*status), "peer_lost");
+  // Gloo itself would name its source, and a door of this process.
+  EXPECT_THAT(message_of(*status),
+              ::testing::ContainsRegex("rank " + lost + " at 127.0.0.1 port [0-9]+ \\([^[]*\\);"));
+}
+
 /// Posts make(member) for all and settles; every member must end in Errc::mismatch with a message that holds
 /// all of `words`.
 class CollectiveMismatch : public CollectiveContract {
