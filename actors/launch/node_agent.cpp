@@ -36,12 +36,6 @@ bool killed_from_outside(ExitStatus status) {
          status.signal == SIGILL || status.signal == SIGFPE;
 }
 
-/// It did not even end when it was asked to: a process that is stopped, or hangs.
-bool had_to_be_killed(const Ending& ending) {
-  return ending.kind == Ending::Kind::abandoned ||
-         (ending.kind == Ending::Kind::stopped && ending.status.signal == SIGKILL);
-}
-
 bool did_what_was_asked(ExitStatus status, int signal) {
   return status.signal == signal || status.code == 128 + signal;
 }
@@ -123,14 +117,30 @@ std::optional<std::size_t> NodeAgentMachine::cause() const {
   for (std::size_t i = 0; i < endings_.size(); ++i) {
     const Ending& ending = endings_[i];
     if (ending.kind == Ending::Kind::first) found = i;
-    if (found && endings_[*found].status.code == kExitFenced && had_to_be_killed(ending)) found = i;
     if (!found || ending.kind != Ending::Kind::secondary) continue;
     const ExitStatus status = endings_[*found].status;
     const bool stronger = killed_from_outside(ending.status) && !killed_from_outside(status);
     const bool fenced = status.code == kExitFenced && ending.status.code != kExitFenced;
     if (stronger || fenced) found = i;
   }
+  if (found && endings_[*found].status.code == kExitFenced) return silent().value_or(*found);
   return found;
+}
+
+/// Where all others ended because of another rank: the one that did not end by itself, because it was stopped
+/// or hung. Of several, one that had to be killed; otherwise nobody can tell.
+std::optional<std::size_t> NodeAgentMachine::silent() const {
+  std::optional<std::size_t> found;
+  int asked = 0;
+  for (std::size_t i = 0; i < endings_.size(); ++i) {
+    const Ending& ending = endings_[i];
+    const bool abandoned = ending.kind == Ending::Kind::abandoned;
+    if (ending.kind != Ending::Kind::stopped && !abandoned) continue;
+    if (abandoned || ending.status.signal == SIGKILL) return i;
+    ++asked;
+    found = i;
+  }
+  return asked == 1 ? found : std::nullopt;
 }
 
 NodeEffects NodeAgentMachine::signalled(int signal) {

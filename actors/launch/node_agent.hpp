@@ -76,8 +76,8 @@ struct EndGeneration {
   std::vector<Ending> endings;  ///< in the order they were seen
   /// The index of the ending that explains the failure: the first, unless a rank was killed from outside soon
   /// after it. (A large process frees its memory before its death becomes visible, so its peers may notice
-  /// and end first.) If all that ended by themselves did so because of another rank (kExitFenced), it is one
-  /// that had to be killed.
+  /// and end first.) If all that ended by themselves did so because of another rank (kExitFenced), it is the
+  /// one that did not.
   std::optional<std::size_t> cause;
 };
 struct Finish {
@@ -117,6 +117,7 @@ class NodeAgentMachine {
   enum class Rung : std::uint8_t { none, asked, killed };
 
   std::optional<std::size_t> cause() const;
+  std::optional<std::size_t> silent() const;
   bool cause_is_known() const;
   Ending::Kind classify(ExitStatus status, std::chrono::nanoseconds now) const;
   void launch(std::chrono::nanoseconds now, NodeEffects& effects);

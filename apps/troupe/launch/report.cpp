@@ -121,7 +121,12 @@ std::vector<std::string> describe(const GenerationReport& report) {
   lines.push_back(fmt::format("first failure: rank {} (pid {}): {} after {:.3f} s in generation {}",
                               first.ending.rank, first.pid, to_string(first.ending.status),
                               seconds(first.ending.at - report.started), report.generation));
-  const std::string meaning = likely_meaning(first.ending.status, report.oom_before, report.oom_after);
+  const bool is_silent =
+      first.ending.kind == Ending::Kind::stopped || first.ending.kind == Ending::Kind::abandoned;
+  const std::string meaning =
+      is_silent ? "the others lost it, and it ended only when it was told to: it was stopped (SIGSTOP, a "
+                  "debugger), or hung"
+                : likely_meaning(first.ending.status, report.oom_before, report.oom_after);
   if (!meaning.empty()) lines.push_back("  likely: " + meaning);
   if (!first.error_message.empty()) lines.push_back("  error: " + first.error_message);
   if (!first.last_error_lines.empty()) lines.emplace_back("  its last lines on stderr:");

@@ -96,17 +96,27 @@ TEST(NodeAgent, StopsTheOthersWhereTheRankThatOneNamesDoesNotEnd) {
   EXPECT_EQ(only<ArmDeadline>(stop).after, seconds(15));
 }
 
-TEST(NodeAgent, BlamesTheRankThatHadToBeKilledIfAllOthersEndedBecauseOfAnother) {
+TEST(NodeAgent, BlamesTheRankThatDidNotEndByItselfIfAllOthersEndedBecauseOfAnother) {
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    auto machine = started({.ranks = 3});
+    machine.exited(1, {kExitFenced, 0}, seconds(10));
+    machine.exited(2, {kExitFenced, 0}, seconds(10));
+    machine.deadline(seconds(11));
+    if (signal == SIGKILL) machine.deadline(seconds(26));
+
+    EXPECT_EQ(cause_of(machine.exited(0, {0, signal}, seconds(26))).rank, 0);
+  }
+}
+
+TEST(NodeAgent, DoesNotChooseAmongRanksThatHadToBeAsked) {
   auto machine = started({.ranks = 3});
   machine.exited(1, {kExitFenced, 0}, seconds(10));
-  machine.exited(2, {kExitFenced, 0}, seconds(10));
   machine.deadline(seconds(11));
-  const auto kill = machine.deadline(seconds(26));
-  EXPECT_EQ(ranks_sent(SIGKILL, kill), std::vector<int>{0});
+  machine.exited(0, {0, SIGTERM}, seconds(11));
 
-  const auto end = machine.exited(0, {0, SIGKILL}, seconds(26));
+  const auto end = machine.exited(2, {0, SIGTERM}, seconds(11));
 
-  EXPECT_EQ(cause_of(end).rank, 0);
+  EXPECT_EQ(cause_of(end).rank, 1);
 }
 
 TEST(NodeAgent, DoesNotBlameARankThatOnlyEndedLateForAFailureOfAnother) {
