@@ -37,14 +37,14 @@ Result<Document> read_document(std::string_view line, TextCodec& codec) {
     append(document, TRY(codec.encode(*text)), true);
   } else if (prompt != nullptr && completion != nullptr) {
     append(document, TRY(codec.encode(*prompt)), false);
-    append(document, TRY(codec.encode(*completion)), true);
+    append(document, TRY(codec.encode(*completion, true)), true);
   } else {
     return fail(
         Errc::corrupt,
         R"(expected {{"text": "..."}} or {{"prompt": "...", "completion": "..."}}; chats have to be written )"
         "as one of them first");
   }
-  if (const auto end = codec.end_of_text()) append(document, std::span(&*end, 1), true);
+  append(document, codec.ending(), true);
   return document;
 }
 

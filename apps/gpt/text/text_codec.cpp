@@ -47,8 +47,8 @@ Result<TextCodec> TextCodec::open(const std::string& directory, std::optional<st
                    end_of_text);
 }
 
-Result<std::vector<std::int32_t>> TextCodec::encode(std::string_view text) {
-  if (tokenizer_) return tokenizer_->encode(text);
+Result<std::vector<std::int32_t>> TextCodec::encode(std::string_view text, bool continues) {
+  if (tokenizer_) return tokenizer_->encode(text, continues);
   std::vector<std::int32_t> tokens;
   for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
   return tokens;
@@ -59,8 +59,16 @@ std::vector<std::int32_t> TextCodec::beginning() const {
   return {tokenizer_->before().begin(), tokenizer_->before().end()};
 }
 
+std::vector<std::int32_t> TextCodec::ending() const {
+  std::vector<std::int32_t> tokens;
+  if (tokenizer_) tokens.assign(tokenizer_->after().begin(), tokenizer_->after().end());
+  const bool is_there = !tokens.empty() && tokens.back() == end_of_text_;
+  if (end_of_text_ && !is_there) tokens.push_back(*end_of_text_);
+  return tokens;
+}
+
 std::string TextCodec::decode(std::span<const std::int32_t> tokens) const {
-  if (tokenizer_) return tokenizer_->decode(tokens, false);
+  if (tokenizer_) return tokenizer_->decode(tokens, {.with_special = false, .continues = true});
   std::string text;
   for (const std::int32_t token : tokens) text.push_back(static_cast<char>(token));
   return text;

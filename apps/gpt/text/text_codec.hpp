@@ -26,11 +26,13 @@ class TextCodec {
   bool is_bytes() const { return !tokenizer_; }
   std::optional<std::int32_t> end_of_text() const { return end_of_text_; }
 
-  /// Adds nothing around the text.
-  core::Result<std::vector<std::int32_t>> encode(std::string_view text);
+  /// Adds nothing around the text, nor a blank before one that `continues` another.
+  core::Result<std::vector<std::int32_t>> encode(std::string_view text, bool continues = false);
   /// Special tokens that a text begins with.
   std::vector<std::int32_t> beginning() const;
-  /// The bytes; special tokens are left out.
+  /// Those that it ends with: the tokenizer's, and the one that separates texts.
+  std::vector<std::int32_t> ending() const;
+  /// The bytes of tokens that continue a text; special tokens are left out.
   std::string decode(std::span<const std::int32_t> tokens) const;
 
  private:

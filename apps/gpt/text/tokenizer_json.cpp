@@ -1,6 +1,11 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
+#include "apps/gpt/text/json_members.hpp"
+#include "apps/gpt/text/text_steps_json.hpp"
 #include "apps/gpt/text/tokenizer.hpp"
 #include "core/errors.hpp"
 #include "core/models/config_reader.hpp"
@@ -14,163 +19,79 @@ using core::Errc;
 using core::fail;
 using core::Result;
 using Json = nlohmann::json;
+using Members = JsonMembers;
 
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
-
-/// How GPT-2 splits text into words, which is built into the pre-tokenizer ByteLevel.
-constexpr std::string_view kGpt2Words =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
-// Members that exist and have the requested type; the first that does not is an error.
-class Members {
- public:
-  Members(const Json& json, std::string path) : json_(json), path_(std::move(path)) {}
-
-  /// Null if it is missing or null.
-  const Json* find(const char* name) const {
-    if (!json_.is_object()) return nullptr;
-    const auto found = json_.find(name);
-    return found == json_.end() || found->is_null() ? nullptr : &*found;
-  }
-  /// Without members if it is missing.
-  const Json& inner(const char* name) const {
-    static const Json kNothing;
-    const Json* found = find(name);
-    return found != nullptr ? *found : kNothing;
-  }
-  bool flag(const char* name, bool fallback) const {
-    const Json* found = find(name);
-    return found != nullptr && found->is_boolean() ? found->get<bool>() : fallback;
-  }
-  Result<std::string> text(const char* name) const {
-    const Json* found = find(name);
-    if (found == nullptr || !found->is_string())
-      return fail(Errc::corrupt, "tokenizer.json: expected text as {}.{}", path_, name);
-    return found->get<std::string>();
-  }
-  Result<const Json*> list(const char* name) const {
-    const Json* found = find(name);
-    if (found == nullptr || !found->is_array())
-      return fail(Errc::corrupt, "tokenizer.json: expected a list as {}.{}", path_, name);
-    return found;
-  }
-  /// Null, false, 0 and "" all count as nothing.
-  Result<void> must_be_nothing(const char* name) const {
-    const Json* found = find(name);
-    if (found == nullptr || *found == false || *found == 0 || *found == "") return {};
-    return fail(Errc::unavailable, "tokenizer.json: {}.{} is {}, which is not taken; only none is", path_,
-                name, core::quoted_excerpt(found->dump(-1, ' ', true, Json::error_handler_t::replace)));
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  const Json& json_;
-  std::string path_;
-};
-
-tl::unexpected<core::Error> unknown_kind(const Members& part, const std::string& kind, const char* known) {
-  return fail(Errc::unavailable, "tokenizer.json: the {} {} is not known; expected {}", part.path(),
-              core::quoted_excerpt(kind), known);
-}
 
 Result<std::int32_t> token_number(const Json& json) {
   if (!json.is_number_integer() || json < 0 || json >= kMostTokens)
     return fail(Errc::corrupt, "tokenizer.json: expected the number of a token, found {}",
-                core::quoted_excerpt(json.dump(-1, ' ', true, Json::error_handler_t::replace)));
+                Members::excerpt(json));
   return json.get<std::int32_t>();
 }
 
-/// Calls read() with each part of a "Sequence", or with the part itself.
-template <class Read>
-Result<void> each_part(const Json& json, const char* path, const char* members, const Read& read) {
-  const Members part(json, path);
-  const auto kind = TRY(part.text("type"));
-  if (kind != "Sequence") return read(part, kind);
-  for (const Json& one : *TRY(part.list(members))) {
-    const Members inner(one, path);
-    TRY(read(inner, TRY(inner.text("type"))));
-  }
-  return {};
-}
+/// tokenizers gives added tokens their numbers itself: those of the vocabulary, or the next ones.
+class AddedNumbers {
+ public:
+  explicit AddedNumbers(const BytePairs::Description& pairs)
+      : numbers_(pairs.vocabulary.begin(), pairs.vocabulary.end()),
+        next_(static_cast<std::int32_t>(pairs.vocabulary.size())) {}
 
-Result<void> read_added(const Json& root, TokenizerParts& parts) {
-  const Members members(root, "");
-  if (members.find("added_tokens") == nullptr) return {};
-  for (const Json& one : *TRY(members.list("added_tokens"))) {
+  Result<void> check(const AddedToken& token) {
+    if (!seen_.insert(token.text).second)
+      return fail(Errc::corrupt, "tokenizer.json: {} is an added token twice",
+                  core::quoted_excerpt(token.text));
+    const auto known = numbers_.find(token.text);
+    const std::int32_t number = known == numbers_.end() ? next_ : known->second;
+    if (number != token.token)
+      return fail(
+          Errc::corrupt,
+          "tokenizer.json: the added token {} has the number {}, and would get {}: that of the vocabulary, "
+          "or the next; give it this number",
+          core::quoted_excerpt(token.text), token.token, number);
+    next_ = std::max(next_, number + 1);
+    return {};
+  }
+
+ private:
+  std::unordered_map<std::string, std::int32_t> numbers_;
+  std::unordered_set<std::string> seen_;
+  std::int32_t next_;
+};
+
+/// After the model.
+Result<void> read_added(const Members& root, TokenizerParts& parts) {
+  if (root.find("added_tokens") == nullptr) return {};
+  AddedNumbers numbers(parts.pairs);
+  for (const Json& one : *TRY(root.list("added_tokens"))) {
     const Members added(one, "added_tokens");
-    for (const char* refused : {"single_word", "lstrip", "rstrip"}) TRY(added.must_be_nothing(refused));
-    auto text = TRY(added.text("content"));
-    AddedToken token{.token = TRY(token_number(added.inner("id"))),
-                     .text = std::move(text),
-                     .is_special = added.flag("special", false),
-                     .is_normalised = added.flag("normalized", false)};
+    AddedToken token;
+    token.token = TRY(token_number(added.inner("id")));
+    token.text = TRY(added.text("content"));
+    token.is_special = TRY(added.flag("special"));
+    token.is_normalised = TRY(added.flag("normalized"));
+    token.is_single_word = TRY(added.flag("single_word"));
+    token.takes_blanks_before = TRY(added.flag("lstrip"));
+    token.takes_blanks_after = TRY(added.flag("rstrip"));
+    if (token.text.empty()) continue;  // as tokenizers does
+    TRY(numbers.check(token));
     parts.added.push_back(std::move(token));
   }
   return {};
 }
 
-Result<void> read_normalizer(const Json& json, TokenizerParts& parts) {
-  return each_part(json, "normalizer", "normalizers",
-                   [&](const Members& part, const std::string& kind) -> Result<void> {
-                     auto form = NormalForm::named(kind);
-                     if (!form) return unknown_kind(part, kind, "NFC, NFD, NFKC or NFKD");
-                     parts.normal_forms.push_back(*form);
-                     return {};
-                   });
-}
-
-Result<WordSplit> read_split(const Members& part) {
-  const auto behavior = TRY(part.text("behavior"));
-  if (behavior != "Isolated" && behavior != "Removed")
-    return fail(Errc::unavailable, "tokenizer.json: a Split that is {}; expected Isolated or Removed",
-                core::quoted_excerpt(behavior));
-  // What is not a match is also kept as it is, so inverting changes nothing unless something is removed.
-  if (behavior == "Removed") TRY(part.must_be_nothing("invert"));
-  const Members either(part.inner("pattern"), "pre_tokenizer.pattern");
-  WordSplit split{.drops_matches = behavior == "Removed"};
-  if (either.find("String") != nullptr) {
-    split.pattern = TRY(Pattern::literal(TRY(either.text("String"))));
-  } else {
-    split.pattern = TRY(Pattern::compile(TRY(either.text("Regex"))));
-  }
-  return split;
-}
-
-Result<void> read_pre_tokenizer(const Json& json, TokenizerParts& parts) {
-  bool makes_bytes = false;
-  TRY(each_part(
-      json, "pre_tokenizer", "pretokenizers",
-      [&](const Members& part, const std::string& kind) -> Result<void> {
-        if (makes_bytes)
-          return fail(Errc::unavailable, "tokenizer.json: expected nothing after ByteLevel, found {}",
-                      core::quoted_excerpt(kind));
-        if (kind == "Split") {
-          parts.splits.push_back(TRY(read_split(part)));
-        } else if (kind == "Digits") {
-          const bool single = part.flag("individual_digits", false);
-          parts.splits.push_back({.pattern = TRY(Pattern::compile(single ? R"(\p{N})" : R"(\p{N}+)"))});
-        } else if (kind == "ByteLevel") {
-          makes_bytes = true;
-          WordSplit split{.adds_prefix_space = part.flag("add_prefix_space", true)};
-          if (part.flag("use_regex", true)) split.pattern = TRY(Pattern::compile(kGpt2Words));
-          parts.splits.push_back(std::move(split));
-        } else {
-          return unknown_kind(part, kind, "Split, Digits or ByteLevel");
-        }
-        return {};
-      }));
-  if (makes_bytes) return {};
-  return fail(Errc::unavailable,
-              "tokenizer.json: its pre_tokenizer has no ByteLevel; expected byte-level BPE");
-}
-
-/// Special tokens before and after one text.
+/// Special tokens before and after one text, around those that are there already.
 Result<void> read_template(const Members& part, TokenizerParts& parts) {
   const Json* specials = part.find("special_tokens");
+  std::vector<std::int32_t> before, after;
   bool was_text = false;
   for (const Json& one : *TRY(part.list("single"))) {
     const Members piece(one, "post_processor.single");
     if (piece.find("Sequence") != nullptr) {
+      const Members text(piece.inner("Sequence"), "post_processor.single.Sequence");
+      if (was_text || TRY(text.text("id")) != "A")
+        return fail(Errc::unavailable,
+                    "tokenizer.json: expected the sequence A once in post_processor.single");
       was_text = true;
       continue;
     }
@@ -180,8 +101,12 @@ Result<void> read_template(const Members& part, TokenizerParts& parts) {
       return fail(Errc::corrupt, "tokenizer.json: post_processor.special_tokens lacks {}",
                   core::quoted_excerpt(id));
     for (const Json& number : *TRY(Members((*specials)[id], "post_processor.special_tokens").list("ids")))
-      (was_text ? parts.after : parts.before).push_back(TRY(token_number(number)));
+      (was_text ? after : before).push_back(TRY(token_number(number)));
   }
+  if (!was_text)
+    return fail(Errc::unavailable, "tokenizer.json: expected the sequence A once in post_processor.single");
+  parts.before.insert(parts.before.begin(), before.begin(), before.end());
+  parts.after.insert(parts.after.end(), after.begin(), after.end());
   return {};
 }
 
@@ -190,7 +115,7 @@ Result<void> read_post_processor(const Json& json, TokenizerParts& parts) {
                    [&](const Members& part, const std::string& kind) -> Result<void> {
                      if (kind == "ByteLevel") return {};  // only says where tokens are in the text
                      if (kind == "TemplateProcessing") return read_template(part, parts);
-                     return unknown_kind(part, kind, "ByteLevel or TemplateProcessing");
+                     return part.unknown_kind(kind, "ByteLevel or TemplateProcessing");
                    });
 }
 
@@ -203,24 +128,35 @@ Result<std::pair<std::string, std::string>> read_merge(const Json& json) {
     if (blank != std::string::npos && text.find(' ', blank + 1) == std::string::npos)
       return std::pair(text.substr(0, blank), text.substr(blank + 1));
   }
-  return fail(Errc::corrupt, "tokenizer.json: expected two tokens to merge, found {}",
-              core::quoted_excerpt(json.dump(-1, ' ', true, Json::error_handler_t::replace)));
+  return fail(
+      Errc::corrupt,
+      "tokenizer.json: expected two tokens to merge, as a list, or in a text with one blank between them, "
+      "found {}",
+      Members::excerpt(json));
 }
 
 Result<void> read_model(const Json& json, TokenizerParts& parts) {
   const Members model(json, "model");
   if (const Json* kind = model.find("type"); kind != nullptr && *kind != "BPE")
-    return unknown_kind(model, TRY(model.text("type")), "byte-level BPE");
-  for (const char* refused :
-       {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "fuse_unk"})
+    return model.unknown_kind(TRY(model.text("type")), "BPE, of bytes or with U+2581 for blanks");
+  if (model.find("dropout") != nullptr && model.inner("dropout") != 0.0)
+    return model.refuse_value("dropout", "tokens would differ from time to time; make it null");
+  for (const char* refused : {"continuing_subword_prefix", "end_of_word_suffix"})
     TRY(model.must_be_nothing(refused));
-  parts.pairs.ignore_merges = model.flag("ignore_merges", false);
+  auto& pairs = parts.pairs;
+  pairs.ignore_merges = TRY(model.flag("ignore_merges", false));
+  pairs.falls_back = TRY(model.flag("byte_fallback", false));
+  pairs.fuses_unknown = TRY(model.flag("fuse_unk", false));
+  if (model.find("unk_token") != nullptr) pairs.unknown = TRY(model.text("unk_token"));
   const Json* vocabulary = model.find("vocab");
   if (vocabulary == nullptr || !vocabulary->is_object())
     return fail(Errc::corrupt, "tokenizer.json: expected an object as model.vocab");
-  for (const auto& [letters, number] : vocabulary->items())
-    parts.pairs.vocabulary.emplace_back(letters, TRY(token_number(number)));
-  for (const Json& merge : *TRY(model.list("merges"))) parts.pairs.merges.push_back(TRY(read_merge(merge)));
+  for (const auto& [text, number] : vocabulary->items())
+    pairs.vocabulary.emplace_back(text, TRY(token_number(number)));
+  for (const Json& merge : *TRY(model.list("merges"))) {
+    const bool is_comment = merge.is_string() && merge.get_ref<const std::string&>().starts_with("#version");
+    if (!is_comment) pairs.merges.push_back(TRY(read_merge(merge)));
+  }
   return {};
 }
 
@@ -229,19 +165,18 @@ Result<void> read_model(const Json& json, TokenizerParts& parts) {
 Result<TokenizerParts> read_tokenizer_json(std::string_view text) {
   const Json json = TRY(core::parse_json_object(text, "tokenizer.json"));
   const Members root(json, "");
-  TokenizerParts parts;
-  TRY(read_added(json, parts));
-  if (const Json* part = root.find("normalizer")) TRY(read_normalizer(*part, parts));
-  TRY(read_pre_tokenizer(root.inner("pre_tokenizer"), parts));
-  if (const Json* part = root.find("post_processor")) TRY(read_post_processor(*part, parts));
-  if (const Json* part = root.find("decoder")) {
-    const Members decoder(*part, "decoder");
-    const auto kind = TRY(decoder.text("type"));
-    if (kind != "ByteLevel") return unknown_kind(decoder, kind, "ByteLevel");
-  }
+  if (const auto version = TRY(root.text("version", "1.0")); version != "1.0")
+    return fail(Errc::unavailable, "tokenizer.json: expected the version 1.0, found {}",
+                core::quoted_excerpt(version));
   const Json* model = root.find("model");
   if (model == nullptr) return fail(Errc::corrupt, "tokenizer.json: expected an object as model");
+  TokenizerParts parts;
   TRY(read_model(*model, parts));
+  TRY(read_added(root, parts));
+  if (const Json* part = root.find("normalizer")) TRY(read_normalizer(*part, parts));
+  if (const Json* part = root.find("pre_tokenizer")) TRY(read_pre_tokenizer(*part, parts));
+  if (const Json* part = root.find("post_processor")) TRY(read_post_processor(*part, parts));
+  if (const Json* part = root.find("decoder")) TRY(read_decoder(*part, parts));
   return parts;
 }
 

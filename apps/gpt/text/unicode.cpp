@@ -1,10 +1,17 @@
 #include "apps/gpt/text/unicode.hpp"
 
+#include <fmt/format.h>
+#include <unicode/uchar.h>
 #include <unicode/unorm2.h>
-#include <unicode/uregex.h>
 #include <unicode/ustring.h>
+#include <unicode/utf16.h>
+#include <unicode/utf8.h>
 
+#include <algorithm>
+#include <array>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "core/errors.hpp"
 #include "core/number.hpp"
@@ -18,9 +25,6 @@ using core::Result;
 
 namespace {
 
-// For one match, in ICU's units of about a millisecond each: the time of an expression may grow with a power
-// of a word's length.
-constexpr std::int32_t kMatchSteps = 5000;
 constexpr std::size_t kMostUnits = std::numeric_limits<std::int32_t>::max() / 4;
 
 Result<void> check_length(std::size_t units) {
@@ -29,38 +33,32 @@ Result<void> check_length(std::size_t units) {
               kMostUnits);
 }
 
-// Escapes that Oniguruma and ICU interpret alike; \h, for example, is a hexadecimal digit in one and a blank
-// in the other.
-constexpr std::string_view kSharedEscapes = "sSpPdDrnt";
+// As \w of the regular expressions of Rust: alphabetic, marks, digits, connectors and joiners.
+bool is_of_word(UChar32 character) {
+  constexpr std::uint32_t kCategories = U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK;
+  return u_isUAlphabetic(character) != 0 || (U_GET_GC_MASK(character) & kCategories) != 0 ||
+         u_hasBinaryProperty(character, UCHAR_JOIN_CONTROL) != 0;
+}
 
-Result<void> check_shared(std::string_view expression) {
-  bool in_class = false;
-  for (std::size_t i = 0; i < expression.size(); ++i) {
-    const char c = expression[i];
-    if (c == '\\' && i + 1 < expression.size()) {
-      const char escaped = expression[++i];
-      const bool is_letter = (escaped | 0x20) >= 'a' && (escaped | 0x20) <= 'z';
-      const bool is_digit = escaped >= '0' && escaped <= '9';
-      if (is_digit || (is_letter && kSharedEscapes.find(escaped) == std::string_view::npos))
-        return fail(Errc::unavailable, "the regular expression {} has \\{}, which is not taken",
-                    core::beginning_of(expression), escaped);
-    } else if (c == '[' && !in_class) {
-      in_class = true;
-      if (i + 1 < expression.size() && expression[i + 1] == '^') ++i;
-    } else if (c == ']') {
-      in_class = false;
-    } else if (in_class && (c == '[' || c == '&' || c == '-')) {
-      const bool is_range = c == '-' && expression[i - 1] != '[' && i + 1 < expression.size() &&
-                            expression[i + 1] != '-' && expression[i + 1] != '[';
-      if (!is_range)
-        return fail(Errc::unavailable, "the regular expression {} has a '{}' in a class, which is not taken",
-                    core::beginning_of(expression), c);
-    } else if (!in_class && (c == '^' || c == '$' || c == '.')) {
-      return fail(Errc::unavailable, "the regular expression {} has a '{}', which is not taken",
-                  core::beginning_of(expression), c);
-    }
-  }
-  return {};
+struct Character {
+  UChar32 character = 0;  // negative if it is not UTF-8
+  std::size_t bytes = 0;
+};
+
+Character first_of(std::string_view text) {
+  text = text.substr(0, U8_MAX_LENGTH);
+  std::int32_t at = 0;
+  UChar32 character = 0;
+  U8_NEXT(text.data(), at, static_cast<std::int32_t>(text.size()), character);
+  return {character, static_cast<std::size_t>(at)};
+}
+
+Character last_of(std::string_view text) {
+  if (text.size() > U8_MAX_LENGTH) text = text.substr(text.size() - U8_MAX_LENGTH);
+  auto at = static_cast<std::int32_t>(text.size());
+  UChar32 character = 0;
+  U8_PREV(text.data(), 0, at, character);
+  return {character, text.size() - static_cast<std::size_t>(at)};
 }
 
 }  // namespace
@@ -91,46 +89,117 @@ std::string utf8_of(std::u16string_view text) {
   return utf8;
 }
 
-void Pattern::Close::operator()(URegularExpression* expression) const {
-  uregex_close(expression);
-}
-
-Result<Pattern> Pattern::open(std::string_view expression, unsigned flags) {
-  const auto text = TRY(utf16_of(expression));
-  UErrorCode status = U_ZERO_ERROR;
-  UParseError where{};
-  Handle handle(uregex_open(text.data(), static_cast<std::int32_t>(text.size()), flags, &where, &status));
-  if (U_FAILURE(status))
-    return fail(Errc::unavailable, "the regular expression {} is not taken: ICU says {} at place {}",
-                core::beginning_of(expression), u_errorName(status), where.offset);
-  uregex_setTimeLimit(handle.get(), kMatchSteps, &status);
-  CHECK(U_SUCCESS(status), "any positive limit is taken");
-  return Pattern(std::move(handle));
-}
-
-Result<Pattern> Pattern::compile(std::string_view expression) {
-  TRY(check_shared(expression));
-  return open(expression, 0);
-}
-
-Result<Pattern> Pattern::literal(std::string_view text) {
-  if (text.empty()) return fail(Errc::unavailable, "an empty text is nothing to split at");
-  return open(text, UREGEX_LITERAL);
-}
-
-Result<std::vector<TextRange>> Pattern::matches(std::u16string_view text) const {
-  UErrorCode status = U_ZERO_ERROR;
-  uregex_setText(expression_.get(), text.data(), static_cast<std::int32_t>(text.size()), &status);
-  std::vector<TextRange> found;
-  while (uregex_findNext(expression_.get(), &status) && U_SUCCESS(status)) {
-    const auto start = uregex_start(expression_.get(), 0, &status);
-    const auto end = uregex_end(expression_.get(), 0, &status);
-    if (start < end) found.push_back({static_cast<std::size_t>(start), static_cast<std::size_t>(end)});
+Result<std::u32string> utf32_of(std::string_view utf8) {
+  const auto text = TRY(utf16_of(utf8));
+  std::u32string characters;
+  for (std::size_t at = 0; at < text.size();) {
+    UChar32 character = 0;
+    U16_NEXT(text.data(), at, text.size(), character);
+    characters.push_back(static_cast<char32_t>(character));
   }
-  if (U_FAILURE(status))
-    return fail(Errc::unavailable, "ICU cannot split a text into words: {}", u_errorName(status));
-  return found;
+  return characters;
 }
+
+std::size_t blanks_at_start(std::string_view text) {
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const auto [character, bytes] = first_of(text.substr(at));
+    if (u_isUWhiteSpace(character) == 0) break;
+    at += bytes;
+  }
+  return at;
+}
+
+std::size_t blanks_at_end(std::string_view text) {
+  std::size_t end = text.size();
+  while (end > 0) {
+    const auto [character, bytes] = last_of(text.substr(0, end));
+    if (u_isUWhiteSpace(character) == 0) break;
+    end -= bytes;
+  }
+  return text.size() - end;
+}
+
+bool begins_with_word(std::string_view text) {
+  return !text.empty() && is_of_word(first_of(text).character);
+}
+
+bool ends_with_word(std::string_view text) {
+  return !text.empty() && is_of_word(last_of(text).character);
+}
+
+std::string unicode_version() {
+  UVersionInfo version;
+  u_getUnicodeVersion(version);
+  return fmt::format("{}.{}", version[0], version[1]);
+}
+
+namespace {
+
+// ICU moves marks one by one to their place in a run, which takes the square of its length.
+constexpr std::size_t kManyMarks = 32;
+
+class MarkSorter {
+ public:
+  explicit MarkSorter(const UNormalizer2* decomposition) : decomposition_(decomposition) {}
+
+  /// An equivalent text, in which long runs of marks are in their order.
+  std::u16string sorted(std::u16string_view text) {
+    for (std::size_t at = 0; at < text.size();) {
+      UChar32 character = 0;
+      U16_NEXT(text.data(), at, text.size(), character);
+      if (u_getCombiningClass(character) != 0) {
+        run_.push_back(character);
+      } else if (!add_marks_of(character)) {
+        end_run();
+        append(character);
+      }
+    }
+    end_run();
+    return std::move(sorted_);
+  }
+
+ private:
+  /// A few characters are no marks, but become nothing else.
+  bool add_marks_of(UChar32 character) {
+    if (character < 0x300) return false;
+    UErrorCode status = U_ZERO_ERROR;
+    std::array<UChar, 32> parts{};
+    const auto size = unorm2_getDecomposition(decomposition_, character, parts.data(), parts.size(), &status);
+    if (size <= 0 || U_FAILURE(status)) return false;
+    UChar32 part = 0;
+    std::int32_t at = 0;
+    U16_NEXT(parts.data(), at, size, part);
+    if (u_getCombiningClass(part) == 0) return false;
+    run_.push_back(part);
+    while (at < size) {
+      U16_NEXT(parts.data(), at, size, part);
+      run_.push_back(part);
+    }
+    return true;
+  }
+
+  void append(UChar32 character) {
+    std::array<UChar, 2> units{};
+    std::size_t count = 0;
+    U16_APPEND_UNSAFE(units.data(), count, character);
+    sorted_.append(units.data(), count);
+  }
+
+  void end_run() {
+    if (run_.size() > kManyMarks)
+      std::stable_sort(run_.begin(), run_.end(),
+                       [](UChar32 a, UChar32 b) { return u_getCombiningClass(a) < u_getCombiningClass(b); });
+    for (const UChar32 mark : run_) append(mark);
+    run_.clear();
+  }
+
+  const UNormalizer2* decomposition_;
+  std::u16string sorted_;
+  std::vector<UChar32> run_;
+};
+
+}  // namespace
 
 Result<NormalForm> NormalForm::named(std::string_view name) {
   UErrorCode status = U_ZERO_ERROR;
@@ -139,19 +208,25 @@ Result<NormalForm> NormalForm::named(std::string_view name) {
   if (name == "NFD") normalizer = unorm2_getNFDInstance(&status);
   if (name == "NFKC") normalizer = unorm2_getNFKCInstance(&status);
   if (name == "NFKD") normalizer = unorm2_getNFKDInstance(&status);
+  const auto* decomposition =
+      name.starts_with("NFK") ? unorm2_getNFKDInstance(&status) : unorm2_getNFDInstance(&status);
   if (U_FAILURE(status)) return fail(Errc::unavailable, "ICU has no {}: {}", name, u_errorName(status));
   if (normalizer == nullptr)
     return fail(Errc::unavailable, "expected NFC, NFD, NFKC or NFKD, found {}", core::quoted_excerpt(name));
-  return NormalForm(normalizer);
+  return NormalForm(normalizer, decomposition);
 }
 
-Result<std::u16string> NormalForm::apply(std::u16string_view text) const {
-  TRY(check_length(text.size()));
+Result<std::u16string> NormalForm::apply(std::u16string_view given) const {
+  TRY(check_length(given.size()));
   UErrorCode status = U_ZERO_ERROR;
-  const auto length = static_cast<std::int32_t>(text.size());
+  const auto given_length = static_cast<std::int32_t>(given.size());
   // Most texts are already in their normal form.
-  if (unorm2_spanQuickCheckYes(normalizer_, text.data(), length, &status) == length && U_SUCCESS(status))
-    return std::u16string(text);
+  if (unorm2_spanQuickCheckYes(normalizer_, given.data(), given_length, &status) == given_length &&
+      U_SUCCESS(status))
+    return std::u16string(given);
+  const auto text = MarkSorter(decomposition_).sorted(given);
+  TRY(check_length(text.size()));
+  const auto length = static_cast<std::int32_t>(text.size());
   status = U_ZERO_ERROR;
   const auto needed = unorm2_normalize(normalizer_, text.data(), length, nullptr, 0, &status);
   std::u16string normal(static_cast<std::size_t>(needed), u'\0');

@@ -1,22 +1,21 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/result.hpp"
 
-struct URegularExpression;
 struct UNormalizer2;
 
 namespace troupe::apps::gpt {
 
-// ICU's regular expressions and normal forms. Text is UTF-16, as in ICU.
+// ICU's characters and normal forms. Text is UTF-16, as in ICU.
 
 /// Errc::invalid_argument if the text is not UTF-8.
 core::Result<std::u16string> utf16_of(std::string_view utf8);
+core::Result<std::u32string> utf32_of(std::string_view utf8);
 /// For text that came from utf16_of().
 std::string utf8_of(std::u16string_view text);
 
@@ -28,30 +27,15 @@ struct TextRange {
   friend bool operator==(const TextRange&, const TextRange&) = default;
 };
 
-/// A regular expression with the same meaning in ICU and in Oniguruma, which Hugging Face's tokenizers use.
-/// One thread at a time.
-class Pattern {
- public:
-  /// Errc::unavailable for what the two interpret differently, or ICU does not support; the message contains
-  /// the expression.
-  static core::Result<Pattern> compile(std::string_view expression);
-  /// Finds exactly this text.
-  static core::Result<Pattern> literal(std::string_view text);
+/// How many bytes of blanks (White_Space) the text begins or ends with.
+std::size_t blanks_at_start(std::string_view text);
+std::size_t blanks_at_end(std::string_view text);
+/// Whether its first or last character is one of words: a letter, mark, digit, connector or joiner.
+bool begins_with_word(std::string_view text);
+bool ends_with_word(std::string_view text);
 
-  /// All non-empty matches, from the first. Errc::unavailable if one takes too much memory.
-  core::Result<std::vector<TextRange>> matches(std::u16string_view text) const;
-
- private:
-  struct Close {
-    void operator()(URegularExpression* expression) const;
-  };
-  using Handle = std::unique_ptr<URegularExpression, Close>;
-
-  explicit Pattern(Handle expression) : expression_(std::move(expression)) {}
-  static core::Result<Pattern> open(std::string_view expression, unsigned flags);
-
-  Handle expression_;
-};
+/// Of Unicode, for instance "15.0": what is known of characters.
+std::string unicode_version();
 
 /// One of Unicode's normal forms: "NFC", "NFD", "NFKC", "NFKD".
 class NormalForm {
@@ -62,9 +46,11 @@ class NormalForm {
   core::Result<std::u16string> apply(std::u16string_view text) const;
 
  private:
-  explicit NormalForm(const UNormalizer2* normalizer) : normalizer_(normalizer) {}
+  NormalForm(const UNormalizer2* normalizer, const UNormalizer2* decomposition)
+      : normalizer_(normalizer), decomposition_(decomposition) {}
 
   const UNormalizer2* normalizer_;  // lives as long as the program
+  const UNormalizer2* decomposition_;
 };
 
 }  // namespace troupe::apps::gpt
