@@ -20,6 +20,7 @@
 #include "apps/gpt/pretrained/export_model.hpp"
 #include "apps/gpt/pretrained/pretrained_model.hpp"
 #include "apps/gpt/sample.hpp"
+#include "apps/gpt/text/token_lines.hpp"
 #include "apps/gpt/text/unicode.hpp"
 #include "core/errors.hpp"
 #include "core/utf8.hpp"
@@ -63,7 +64,7 @@ Result<RunEnd> train_locally(const RunOptions& run, bool only_evaluates) {
   TextCodec codec = TRY(codec_of(run.origin));
   std::vector<std::int32_t> prompt;
   if (run.sample_bytes > 0) prompt = TRY(encode_prompt(run.prompt, config.vocabulary, codec));
-  const Corpus corpus = TRY(Corpus::open(run.text, config.context, codec));
+  const Corpus corpus = TRY(Corpus::open(files_of(run), codec));
   auto trainer = TRY(LocalTrainer::create(run.trainer, corpus));
   const auto microbatches = static_cast<std::size_t>(training.lanes * training.microbatches);
   const std::size_t tokens_per_step = run.trainer.microbatch.rows() * microbatches;
@@ -102,7 +103,13 @@ Result<RunEnd> train_locally(const RunOptions& run, bool only_evaluates) {
 Result<RunEnd> train(Options options) {
   const auto origin = TRY(origin_of(options));
   const bool is_local = options.local, only_evaluates = options.evaluate_only;
+  const bool only_prints = options.print_tokens;
   const RunOptions run = TRY(run_options(std::move(options), origin.get()));
+  if (only_prints) {
+    TextCodec codec = TRY(codec_of(run.origin));
+    TRY(print_tokens(run.text, codec, run.trainer.model.vocabulary, stdout));
+    return RunEnd::finished;
+  }
   return is_local ? train_locally(run, only_evaluates) : run_distributed(run);
 }
 

@@ -40,6 +40,18 @@ std::size_t training_part(std::size_t tokens) {
   return tokens - tokens / 20;
 }
 
+Result<void> check_bytes(std::string_view text, std::size_t vocabulary, const std::string& path) {
+  if (vocabulary >= 256) return {};
+  const auto found = std::find_if(text.begin(), text.end(),
+                                  [&](char byte) { return static_cast<unsigned char>(byte) >= vocabulary; });
+  if (found == text.end()) return {};
+  return fail(
+      Errc::invalid_argument,
+      "{}: tokens are bytes, since the model has no tokenizer.json, and byte {} is {:#04x}; the model has {} "
+      "rows, for 0 to {}",
+      path, found - text.begin(), static_cast<unsigned char>(*found), vocabulary, vocabulary - 1);
+}
+
 }  // namespace
 
 std::int32_t TokenText::token(std::size_t place) const {
@@ -78,57 +90,89 @@ Result<Corpus::Map> Corpus::map_file(const std::string& path) {
   return Map{static_cast<const std::uint8_t*>(map), Unmap{bytes}};
 }
 
-Result<Corpus> Corpus::open(const std::string& path, std::size_t context) {
-  auto map = TRY(map_file(path));
-  const std::size_t bytes = map.get_deleter().bytes;
-  if (bytes / 20 <= context) {
-    return fail(
-        Errc::invalid_argument,
-        "the text {} has {} bytes; a context of {} needs at least {}, because the last 5 % are kept for "
-        "evaluation",
-        path, bytes, context, 20 * (context + 1));
-  }
-  return Corpus(std::move(map), {}, 1, training_part(bytes));
+TokenText Corpus::Tokens::part(std::size_t first, std::size_t count) const {
+  if (map) return std::span(map.get(), size()).subspan(first, count);
+  return {std::span(tokens).subspan(first, count), row};
 }
 
-Result<Corpus> Corpus::open(const std::string& path, std::size_t context, TextCodec& codec) {
-  const bool has_documents = path.ends_with(".jsonl");
-  if (codec.is_bytes() && !has_documents) return open(path, context);
-  const auto map = TRY(map_file(path));
-  const std::string_view text(reinterpret_cast<const char*>(map.get()), map.get_deleter().bytes);
-  if (has_documents) {
-    const auto documents = TRY(read_documents(text, codec));
-    auto rows = pack_documents(documents, context + 1, codec.end_of_text().value_or(0));
-    const std::size_t count = rows.size() / (context + 1);
-    if (count < 2) {
+Result<std::size_t> Corpus::training_tokens(const Tokens& tokens, const std::string& path,
+                                            std::size_t context) {
+  if (tokens.row > 1) {
+    const std::size_t count = tokens.size() / tokens.row;
+    if (count < 2)
       return fail(Errc::invalid_argument,
                   "the documents of {} fill {} sequences of {} tokens; 2 are needed, one of them for "
-                  "evaluation: use a shorter context or more text",
+                  "evaluation: use a shorter context, more text, or --evaluation-text",
                   path, count, context);
-    }
-    const std::size_t training = std::min(training_part(count), count - 1);
-    return Corpus(Map(nullptr, Unmap{}), std::move(rows), context + 1, training * (context + 1));
+    return std::min(training_part(count), count - 1) * tokens.row;
   }
-  auto tokens = TRY(codec.encode(text));
-  if (tokens.size() / 20 <= context) {
-    return fail(
-        Errc::invalid_argument,
-        "the text {} has {} tokens; a context of {} needs at least {}, because the last 5 % are kept for "
-        "evaluation",
-        path, tokens.size(), context, 20 * (context + 1));
+  if (tokens.size() / 20 <= context)
+    return fail(Errc::invalid_argument,
+                "the text {} has {} {}; a context of {} needs at least {}, because the last 5 % are kept for "
+                "evaluation, or --evaluation-text",
+                path, tokens.size(), tokens.map ? "bytes" : "tokens", context, 20 * (context + 1));
+  return training_part(tokens.size());
+}
+
+Result<Corpus> Corpus::open(const std::string& path, std::size_t context) {
+  Tokens bytes;
+  bytes.map = TRY(map_file(path));
+  const auto training = TRY(training_tokens(bytes, path, context));
+  return Corpus(std::move(bytes), training);
+}
+
+Result<Corpus::Tokens> Corpus::read(const std::string& path, const CorpusFiles& files, TextCodec& codec) {
+  Tokens read;
+  const bool has_documents = path.ends_with(".jsonl");
+  if (codec.unreadable() && !has_documents) return tl::unexpected(*codec.unreadable());
+  auto map = TRY(map_file(path));
+  const std::string_view text(reinterpret_cast<const char*>(map.get()), map.get_deleter().bytes);
+  if (has_documents) {
+    auto documents = read_documents(text, codec, files.vocabulary);
+    if (!documents) return fail(documents.error().code, "{}: {}", path, documents.error().message);
+    const auto end = codec.end_of_text().value_or(0);
+    const bool is_known = end >= 0 && static_cast<std::size_t>(end) < files.vocabulary;
+    read.tokens = pack_documents(*documents, files.context + 1, is_known ? end : 0);
+    read.row = files.context + 1;
+  } else if (codec.is_bytes()) {
+    TRY(check_bytes(text, files.vocabulary, path));
+    read.map = std::move(map);
+  } else {
+    auto tokens = codec.encode(text);
+    if (!tokens) return fail(tokens.error().code, "{}: {}", path, tokens.error().message);
+    const auto known = check_tokens(*tokens, files.vocabulary, codec);
+    if (!known) return fail(known.error().code, "{}: {}", path, known.error().message);
+    read.tokens = std::move(*tokens);
   }
-  const std::size_t training = training_part(tokens.size());
-  return Corpus(Map(nullptr, Unmap{}), std::move(tokens), 1, training);
+  return read;
+}
+
+Result<Corpus> Corpus::open(const CorpusFiles& files, TextCodec& codec) {
+  auto text = TRY(read(files.text, files, codec));
+  if (files.evaluation.empty()) {
+    const auto training = TRY(training_tokens(text, files.text, files.context));
+    return Corpus(std::move(text), training);
+  }
+  const std::size_t size = text.size();
+  Corpus corpus(std::move(text), size);
+  corpus.evaluation_ = TRY(read(files.evaluation, files, codec));
+  for (const auto& [part, path] :
+       {std::pair(corpus.training(), &files.text), {corpus.evaluation(), &files.evaluation}}) {
+    if (part.starts(files.context) > 0) continue;
+    return fail(Errc::invalid_argument,
+                "{} has {} tokens; a context of {} needs at least {}: use a shorter context or more text",
+                *path, part.size(), files.context, files.context + 1);
+  }
+  return corpus;
 }
 
 TokenText Corpus::training() const {
-  if (map_) return std::span(map_.get(), training_tokens_);
-  return {std::span(tokens_).first(training_tokens_), row_};
+  return text_.part(0, training_tokens_);
 }
 
 TokenText Corpus::evaluation() const {
-  if (map_) return std::span(map_.get(), map_.get_deleter().bytes).subspan(training_tokens_);
-  return {std::span(tokens_).subspan(training_tokens_), row_};
+  if (evaluation_) return evaluation_->part(0, evaluation_->size());
+  return text_.part(training_tokens_, text_.size() - training_tokens_);
 }
 
 std::size_t sequences_in_order(const TokenText& text, std::size_t length) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -42,14 +43,23 @@ class TokenText {
   std::size_t row_ = 1;
 };
 
-/// A text file as tokens. Its last 5 % are for evaluation and are never trained on.
+/// Which files are read, and for which model.
+struct CorpusFiles {
+  std::string text;
+  std::string evaluation = {};  ///< empty: the last 5 % of the text, which are never trained on
+  std::size_t context = 0;
+  std::size_t vocabulary = 0;  ///< rows of the model's embedding
+};
+
+/// A text file as tokens, and those to evaluate with.
 class Corpus {
  public:
   /// Bytes, memory-mapped. The file must hold enough text for one sequence of `context` tokens in each part.
   static core::Result<Corpus> open(const std::string& path, std::size_t context);
-  /// As a codec encodes the file, all in memory: for *.jsonl the documents (see read_documents()) packed into
-  /// rows, for other files one text.
-  static core::Result<Corpus> open(const std::string& path, std::size_t context, TextCodec& codec);
+  /// As a codec encodes the files, all in memory unless tokens are bytes: for *.jsonl the documents (see
+  /// read_documents()) packed into rows, for other files one text. Errc::invalid_argument names a token that
+  /// the model has no row for.
+  static core::Result<Corpus> open(const CorpusFiles& files, TextCodec& codec);
 
   TokenText training() const;
   TokenText evaluation() const;
@@ -61,13 +71,25 @@ class Corpus {
   };
   using Map = std::unique_ptr<const std::uint8_t, Unmap>;
 
-  Corpus(Map map, std::vector<std::int32_t> tokens, std::size_t row, std::size_t training_tokens)
-      : map_(std::move(map)), tokens_(std::move(tokens)), row_(row), training_tokens_(training_tokens) {}
-  static core::Result<Map> map_file(const std::string& path);
+  /// All of a file.
+  struct Tokens {
+    Map map = Map(nullptr, Unmap{});  ///< null: they are not bytes
+    std::vector<std::int32_t> tokens = {};
+    std::size_t row = 1;
 
-  Map map_;  // null if there are tokens
-  std::vector<std::int32_t> tokens_;
-  std::size_t row_;
+    std::size_t size() const { return map ? map.get_deleter().bytes : tokens.size(); }
+    TokenText part(std::size_t first, std::size_t count) const;
+  };
+
+  Corpus(Tokens text, std::size_t training_tokens)
+      : text_(std::move(text)), training_tokens_(training_tokens) {}
+  static core::Result<Map> map_file(const std::string& path);
+  static core::Result<Tokens> read(const std::string& path, const CorpusFiles& files, TextCodec& codec);
+  static core::Result<std::size_t> training_tokens(const Tokens& tokens, const std::string& path,
+                                                   std::size_t context);
+
+  Tokens text_;
+  std::optional<Tokens> evaluation_;  ///< empty: the rest of the text
   std::size_t training_tokens_;
 };
 

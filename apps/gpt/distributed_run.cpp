@@ -444,7 +444,7 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
   std::vector<std::int32_t> prompt;
   if (given.sample_bytes > 0)
     prompt = TRY(encode_prompt(given.prompt, given.trainer.model.vocabulary, codec));
-  const Corpus corpus = TRY(Corpus::open(given.text, given.trainer.model.context, codec));
+  const Corpus corpus = TRY(Corpus::open(files_of(given), codec));
   auto world = TRY(actors::ProcessWorld::create(given.world));
   actors::RankWorld& rank_world = *world;
   if (world->rank().value == 0) TRY(check_export(given.trainer.model, given.export_to));

@@ -27,9 +27,12 @@ const std::vector<Known>& known_to_local() {
   static const std::vector<Known> known = {
       {"--local"},
       {"--evaluate-only"},
+      {"--print-tokens"},
       {"--text"},
+      {"--evaluation-text"},
       {"--preset"},
       {"--model"},
+      {"--weights-from"},
       {"--export"},
       {"--export-dtype"},
       {"--layers"},

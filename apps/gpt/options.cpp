@@ -141,6 +141,10 @@ void add_model_options(CLI::App& app, Options& o) {
       "--model", o.model,
       "Start from this Hugging Face model directory (Llama, Mistral, Mixtral, Qwen2, Qwen3) instead "
       "of a preset");
+  app.add_option(
+      "--weights-from", o.weights_from,
+      "Begin a run of its own, at step 0, from the weights of this checkpoint (or of the newest in "
+      "this directory), without the optimizer's state; the other options say what the model is");
   app.add_option("--export", o.run.export_to.directory,
                  "At the end, write the model to this new directory in the Hugging Face format");
   add_choice(app, "--export-dtype", o.export_dtype, {"f32", "bf16", "f16"},
@@ -159,15 +163,29 @@ void add_model_options(CLI::App& app, Options& o) {
              "Standard deviation of the initial weights, instead of the preset's");
 }
 
+void add_text_options(CLI::App& app, Options& options) {
+  app.add_flag("--evaluate-only", options.evaluate_only,
+               "With --local, train nothing: print the perplexity of the evaluation text");
+  app.add_flag(
+      "--print-tokens", options.print_tokens,
+      "With --local, train nothing: print the token ids of each line (or document) of --text, in the "
+      "form that --text takes");
+  app.add_option(
+         "--text", options.run.text,
+         "Text file to train on (scripts/fetch_text writes one), or *.jsonl with a document per line: "
+         "{\"text\": ...}, {\"prompt\": ..., \"completion\": ...}, or token ids as {\"tokens\": [...]}")
+      ->required();
+  app.add_option(
+      "--evaluation-text,--eval-text", options.run.evaluation_text,
+      "File to evaluate with, in any form of --text, all of which is then trained on; by default the "
+      "last 5 % of --text");
+}
+
 void add_own_options(CLI::App& app, Options& options) {
   app.add_flag(
       "--local", options.local,
       "Train with a plain loop in this process, without the runtime; options of the runtime are refused");
-  app.add_flag("--evaluate-only", options.evaluate_only,
-               "With --local, train nothing: print the perplexity of the evaluation text");
-  app.add_option("--text", options.run.text,
-                 "Text file to train on (scripts/fetch_text writes one), or *.jsonl with a document per line")
-      ->required();
+  add_text_options(app, options);
   add_model_options(app, options);
   RunOptions& o = options.run;
   auto& training = o.trainer.session.training;
@@ -260,7 +278,7 @@ Result<core::DType> dtype_of(const Options& o) {
 
 std::vector<std::pair<std::string, std::string>> configuration(const RunOptions& run) {
   const auto& [model, arithmetic, microbatch, session, loss_average, schedule, seed, initial, tensor,
-               gathered, pipeline] = run.trainer;
+               gathered, files, pipeline] = run.trainer;
   const auto& training = session.training;
   return {{"model", fmt::format("{} layers, {} heads, width {}, feed forward {}", model.layers, model.heads,
                                 model.width, model.feed_forward)},
@@ -335,6 +353,16 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
   run.export_to.dtype = TRY(core::dtype_from_name(options.export_dtype));
   trainer.initial = origin;
   trainer.model = TRY(model_config(options, origin));
+  if (!options.weights_from.empty()) {
+    if (run.resume != "auto" && run.resume != "never")
+      return core::fail(
+          core::Errc::invalid_argument,
+          "--weights-from begins a run, and --resume {} goes on with one; leave one of the two out",
+          run.resume);
+    run.weights = TRY(CheckpointWeights::open(options.weights_from, trainer.model));
+    trainer.initial = run.weights.get();
+  }
+  trainer.files = model_files(trainer.model, run.export_to);
   trainer.microbatch.length = trainer.model.context;
   trainer.arithmetic.dtype = TRY(dtype_of(options));
   if (trainer.gather_dtype && (options.local || trainer.arithmetic.dtype != core::DType::bf16)) {
@@ -349,8 +377,9 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
   auto& checkpoint = trainer.session.checkpoint;
   checkpoint.staging_bytes = options.staging_mib << 20;
   checkpoint.chunk_bytes = std::min(checkpoint.chunk_bytes, checkpoint.staging_bytes);
-  if (options.evaluate_only && !options.local)
-    return core::fail(core::Errc::invalid_argument, "--evaluate-only needs --local: one process does it all");
+  if ((options.evaluate_only || options.print_tokens) && !options.local)
+    return core::fail(core::Errc::invalid_argument, "{} needs --local: one process does it all",
+                      options.evaluate_only ? "--evaluate-only" : "--print-tokens");
   auto& training = trainer.session.training;
   training.expert_parallel = TRY(expert_parallel_of(options.experts, trainer.model, options.local));
   TRY(check_tensor_options(training, trainer.tensor, options.local));
@@ -363,6 +392,7 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
   run.sampling.seed = trainer.seed;
   run.configuration = configuration(run);
   run.configuration.emplace_back("optimizer", options.optimizer);
+  if (run.weights) run.configuration.emplace_back("weights from", run.weights->path());
   if (const auto& experts = trainer.model.experts; experts.count > 0) {
     run.configuration.emplace_back("experts",
                                    fmt::format("{} of {} per token", experts.choices, experts.count));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,10 +10,12 @@
 #include "actors/session/options.hpp"
 #include "actors/shell/process_world.hpp"
 #include "apps/gpt/config.hpp"
+#include "apps/gpt/data.hpp"
 #include "apps/gpt/initial_values.hpp"
 #include "apps/gpt/loss_average.hpp"
 #include "apps/gpt/models.hpp"
 #include "apps/gpt/pipeline/cut.hpp"
+#include "apps/gpt/pretrained/checkpoint_weights.hpp"
 #include "apps/gpt/pretrained/export_model.hpp"
 #include "apps/gpt/pretrained/pretrained_model.hpp"
 #include "apps/gpt/sample.hpp"
@@ -34,6 +37,7 @@ struct TrainerOptions {
   TensorOptions tensor;
   /// ParameterSpec::gather_dtype of the matrices of layers, except routers.
   std::optional<core::DType> gather_dtype{};
+  ModelFiles files{};        ///< kept in checkpoints, for `troupe checkpoint export`
   PipelineOptions pipeline;  ///< used if TrainingOptions::pipeline_parallel is more than 1
 };
 
@@ -42,7 +46,10 @@ struct RunOptions {
   TrainerOptions trainer;
   /// Where collectives, devices and checkpoints are; without a directory of checkpoints none are saved.
   actors::ProcessWorldOptions world;
-  std::string text;                         ///< path of the corpus
+  std::string text;             ///< path of the corpus
+  std::string evaluation_text;  ///< of what is evaluated; empty: the end of the corpus
+  /// To begin from, instead of those of `origin`; null: none. Owned by all copies of these options.
+  std::shared_ptr<const CheckpointWeights> weights;
   const PretrainedModel* origin = nullptr;  ///< its tokenizer encodes text; null: tokens are bytes
   std::int64_t steps = 0;
   std::int64_t evaluate_every = 100;
@@ -66,5 +73,11 @@ struct RunOptions {
   /// What the report shows as the run's settings.
   std::vector<std::pair<std::string, std::string>> configuration;
 };
+
+/// What its tokens come from.
+inline CorpusFiles files_of(const RunOptions& run) {
+  const ModelConfig& model = run.trainer.model;
+  return {run.text, run.evaluation_text, model.context, model.vocabulary};
+}
 
 }  // namespace troupe::apps::gpt

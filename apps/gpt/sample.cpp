@@ -58,6 +58,7 @@ core::Result<std::vector<std::int32_t>> sample_tokens(const NextLogits& next, st
 
 core::Result<std::vector<std::int32_t>> encode_prompt(std::string_view prompt, std::size_t vocabulary,
                                                       TextCodec& codec) {
+  if (codec.unreadable()) return tl::unexpected(*codec.unreadable());
   std::vector<std::int32_t> tokens = codec.beginning();
   const auto text = codec.encode(prompt);
   if (!text) {

@@ -90,7 +90,7 @@ TEST(Corpus, OfDocumentsIsRowsOfWhichOneIsForEvaluation) {
   const TextFile file("{\"text\": \"abcd\"}\n\n{\"prompt\": \"ef\", \"completion\": \"gh\"}\n", ".jsonl");
   TextCodec codec;
 
-  const Corpus corpus = Corpus::open(file.path(), 4, codec).value();
+  const Corpus corpus = Corpus::open({.text = file.path(), .context = 4, .vocabulary = 256}, codec).value();
 
   ASSERT_EQ(corpus.training().size(), 5U);
   ASSERT_EQ(corpus.evaluation().size(), 5U);
@@ -107,8 +107,54 @@ TEST(Corpus, OfTooFewDocumentsIsAnError) {
   const TextFile file("{\"text\": \"abcd\"}\n", ".jsonl");
   TextCodec codec;
 
-  EXPECT_THAT(Corpus::open(file.path(), 4, codec).error().message,
+  EXPECT_THAT(Corpus::open({.text = file.path(), .context = 4, .vocabulary = 256}, codec).error().message,
               HasSubstr("fill 1 sequences of 4 tokens; 2 are needed"));
+}
+
+TEST(Corpus, MayEvaluateWithAFileOfItsOwnInAnyForm) {
+  const TextFile text("abcdefghi"), documents("{\"tokens\": [7, 8, 9]}\n", ".jsonl");
+  TextCodec codec;
+
+  const Corpus corpus =
+      Corpus::open({.text = text.path(), .evaluation = documents.path(), .context = 4, .vocabulary = 256},
+                   codec)
+          .value();
+  const Corpus turned =
+      Corpus::open({.text = documents.path(), .evaluation = text.path(), .context = 2, .vocabulary = 256},
+                   codec)
+          .value();
+
+  EXPECT_EQ(corpus.training().size(), 9U) << "all of it";
+  EXPECT_EQ(corpus.evaluation().row(), 5U);
+  EXPECT_EQ(corpus.evaluation().token(2), 9);
+  EXPECT_EQ(turned.training().size(), 3U);
+  EXPECT_EQ(turned.evaluation().size(), 9U);
+  EXPECT_THAT(
+      Corpus::open({.text = text.path(), .evaluation = text.path(), .context = 9, .vocabulary = 256}, codec)
+          .error()
+          .message,
+      HasSubstr("has 9 tokens; a context of 9 needs at least 10"));
+}
+
+TEST(Corpus, RefusesTokensThatTheModelHasNoRowFor) {
+  const TextFile bytes("abcdefghi" + std::string(100, 'z')),
+      ids("{\"tokens\": [1, 2]}\n{\"tokens\": [5]}\n", ".jsonl");
+  TextCodec codec;
+
+  EXPECT_THAT(Corpus::open({.text = bytes.path(), .context = 1, .vocabulary = 105}, codec).error().message,
+              HasSubstr("byte 8 is 0x69; the model has 105 rows, for 0 to 104"));
+  EXPECT_THAT(Corpus::open({.text = ids.path(), .context = 1, .vocabulary = 5}, codec).error().message,
+              HasSubstr("line 2: token 0 is 5; the model has 5 rows, for 0 to 4"));
+}
+
+TEST(Corpus, OfTokenIdsNeedsNoTokenizer) {
+  const TextFile ids("{\"tokens\": [1, 2, 3]}\n{\"tokens\": [4, 5, 6]}\n", ".jsonl"),
+      text("{\"text\": \"a\"}\n", "_text.jsonl");
+  TextCodec codec(core::Error{core::Errc::unavailable, "the model \"Unigram\" is not known"}, 3);
+
+  EXPECT_TRUE(Corpus::open({.text = ids.path(), .context = 2, .vocabulary = 7}, codec));
+  EXPECT_THAT(Corpus::open({.text = text.path(), .context = 2, .vocabulary = 7}, codec).error().message,
+              HasSubstr("line 1: the model \"Unigram\" is not known"));
 }
 
 TEST(Batch, InOrderHasEveryTokenOnceAsATarget) {

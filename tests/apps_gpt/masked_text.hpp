@@ -28,7 +28,7 @@ inline std::string uneven_chats(int count) {
 inline Corpus open_chats(const std::string& path, std::size_t context) {
   std::ofstream(path, std::ios::binary) << uneven_chats(300);
   TextCodec codec;
-  return Corpus::open(path, context, codec).value();
+  return Corpus::open({.text = path, .context = context, .vocabulary = 256}, codec).value();
 }
 
 }  // namespace troupe::apps::gpt

@@ -20,7 +20,8 @@ struct Shape {
 
 core::Result<void> probe(const std::string& chats, const Shape& shape) {
   TextCodec codec;
-  const Corpus corpus = TRY(Corpus::open(chats, shape.context, codec));
+  const Corpus corpus =
+      TRY(Corpus::open({.text = chats, .context = shape.context, .vocabulary = 256}, codec));
   Batch batch({shape.batch, shape.context});
   for (core::Step step{0}; step.value < shape.steps; ++step.value) {
     for (core::Lane lane{0}; lane.value < shape.lanes; ++lane.value) {

@@ -33,7 +33,6 @@ std::string tokenizer_of_bytes() {
 class Pretrained : public testing::Test {
  protected:
   /// Trains alone, in one process, and exports to the folder of this name.
-  /// Trains alone, in one process, and exports to the folder of this name.
   tests::CommandResult alone(const std::string& name, const std::vector<std::string>& more) {
     std::vector<std::string> command = {"--export", folder_.path(name), "--sample-bytes", "0"};
     command.insert(command.end(), more.begin(), more.end());
@@ -128,6 +127,92 @@ TEST_F(Pretrained, ModelsAreNotTrainedForAPromptThatIsNoText) {
   EXPECT_THAT(refused_job.output, testing::Not(testing::HasSubstr("loss"))) << "no step was taken";
   const auto without_sample = alone("out", asking);
   EXPECT_EQ(without_sample.exit_code, 0) << without_sample.output;
+}
+
+TEST_F(Pretrained, ModelsAreNotTrainedForAnExportThatCannotBeWritten) {
+  std::ofstream(folder_.path("file")) << "no directory";
+  const auto place = folder_.path("file") + "/model";
+
+  const tests::GptJob job{2, 4, {}, {"--export", place}};
+  const auto command = tests::gpt_command(job, text_, folder_.path("record"));
+
+  for (const auto& refused :
+       {local({"--preset", "tiny", "--sample-bytes", "0", "--export", place}),
+        local({"--preset", "tiny", "--sample-bytes", "0", "--export", "/proc/no/model"}),
+        tests::run_command(command, std::chrono::seconds(60))}) {
+    EXPECT_NE(refused.exit_code, 0);
+    EXPECT_THAT(refused.output, testing::HasSubstr("cannot export to "));
+    EXPECT_THAT(refused.output, testing::Not(testing::HasSubstr("loss"))) << "no step was taken";
+  }
+}
+
+TEST_F(Pretrained, ModelsLearnTokenIdsWhateverTheirTokenizerIs) {
+  ASSERT_EQ(alone("model", {"--preset", "tiny"}).exit_code, 0);
+  std::ofstream(folder_.path("model") + "/tokenizer.json") << R"({"model": {"type": "Unigram"}})";
+  std::ofstream ids(folder_.path("ids.jsonl"));
+  for (int i = 0; i < 40; ++i)
+    ids << R"({"tokens": [1, 2, 3, 4, 5, 6, 7, 8, 9], "labels": [-100, -100, 3, 4, 5, 6, 7, 8, 9]})"
+        << "\n";
+  ids.close();
+  std::ofstream(folder_.path("wrong.jsonl")) << "{\"tokens\": [1]}\n{\"tokens\": [1, 256]}\n";
+  const auto model = folder_.path("model");
+
+  const auto trained = local({"--model", model, "--text", folder_.path("ids.jsonl"), "--sample-bytes", "0"});
+  const auto wrong = local({"--model", model, "--text", folder_.path("wrong.jsonl"), "--sample-bytes", "0"});
+  const auto text = local({"--model", model, "--sample-bytes", "0"});
+
+  EXPECT_EQ(trained.exit_code, 0) << trained.output;
+  EXPECT_THAT(wrong.output,
+              testing::HasSubstr("wrong.jsonl: line 2: token 1 is 256; the model has 256 rows"));
+  EXPECT_THAT(text.output, testing::HasSubstr("the model \"Unigram\" is not known"));
+  EXPECT_THAT(text.output, testing::HasSubstr("let any tokenizer make token ids"));
+  EXPECT_NE(wrong.exit_code * text.exit_code, 0);
+}
+
+TEST_F(Pretrained, ModelsShowTheTokensOfATextAsTheyAreTaken) {
+  ASSERT_EQ(alone("model", {"--preset", "tiny"}).exit_code, 0);
+  std::ofstream(folder_.path("chats.jsonl")) << R"({"prompt": "a", "completion": "bc"})";
+
+  const auto lines =
+      local({"--model", folder_.path("model"), "--text", folder_.path("chats.jsonl"), "--print-tokens"});
+
+  EXPECT_EQ(lines.exit_code, 0);
+  EXPECT_EQ(lines.output, "{\"tokens\": [97, 98, 99], \"labels\": [-100, 98, 99]}\n");
+}
+
+TEST_F(Pretrained, ModelsAreEvaluatedWithAFileOfItsOwn) {
+  ASSERT_EQ(alone("model", {"--preset", "tiny"}).exit_code, 0);
+  std::ofstream(folder_.path("own.txt")) << std::string(101, 'a');
+
+  const auto once =
+      local({"--model", folder_.path("model"), "--eval-text", folder_.path("own.txt"), "--evaluate-only"});
+
+  EXPECT_EQ(once.exit_code, 0) << once.output;
+  EXPECT_THAT(once.output, testing::HasSubstr(" over 100 tokens of the evaluation text"));
+}
+
+// Steps of a plain loop and of a job are the same only up to rounding, so each is compared with itself.
+TEST_F(Pretrained, ModelsBeginFromTheWeightsOfACheckpointAlone) {
+  const auto checkpoints = folder_.path("checkpoints");
+  const tests::GptJob first{2, 4, {}, {"--checkpoints", checkpoints, "--export", folder_.path("exported")}};
+  const auto saved =
+      tests::run_command(tests::gpt_command(first, text_, folder_.path("first")), std::chrono::seconds(60));
+  ASSERT_EQ(saved.exit_code, 0) << saved.output;
+
+  const tests::GptJob again{1, 4, {}, {"--weights-from", checkpoints, "--checkpoints", folder_.path("new")}};
+  const auto begun =
+      tests::run_command(tests::gpt_command(again, text_, folder_.path("again")), std::chrono::seconds(60));
+  const tests::GptJob model{1, 4, {}, {"--model", folder_.path("exported")}};
+  const auto expected =
+      tests::run_command(tests::gpt_command(model, text_, folder_.path("model")), std::chrono::seconds(60));
+
+  ASSERT_EQ(begun.exit_code, 0) << begun.output;
+  ASSERT_EQ(expected.exit_code, 0) << expected.output;
+  EXPECT_EQ(tests::read_record(folder_.path("again")).state, tests::read_record(folder_.path("model")).state);
+  const auto contradicts =
+      local({"--preset", "tiny", "--weights-from", checkpoints, "--width", "64", "--sample-bytes", "0"});
+  EXPECT_THAT(contradicts.output, testing::HasSubstr("give the options of the run that saved it"));
+  EXPECT_NE(contradicts.exit_code, 0);
 }
 
 }  // namespace

@@ -1,12 +1,14 @@
 #include "apps/gpt/pretrained/export_model.hpp"
 
 #include <algorithm>
-#include <array>
+#include <filesystem>
 #include <map>
+#include <system_error>
+#include <utility>
 #include <vector>
 
-#include "actors/world/storage/posix.hpp"
 #include "apps/troupe/checkpoint/file_writer.hpp"
+#include "apps/troupe/checkpoint/model_companions.hpp"
 #include "apps/troupe/checkpoint/staged_directory.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/convert.hpp"
@@ -17,32 +19,12 @@ namespace troupe::apps::gpt {
 
 namespace {
 
-using core::Errc;
 using core::Result;
 
 constexpr std::int64_t kPieceElements = std::int64_t{1} << 20;
-constexpr std::uint64_t kMaxTokenizerBytes = std::uint64_t{256} << 20;
-
-/// What transformers writes besides the tensors, and training does not change.
-constexpr std::array kCompanions{
-    "tokenizer.json", "tokenizer_config.json",  "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt",     "generation_config.json", "chat_template.jinja",     "tokenizer.model"};
 
 Result<void> write_text(StagedDirectory& out, std::string_view name, const std::string& text) {
   return out.write(name, std::as_bytes(std::span(text)));
-}
-
-Result<void> copy_companions(const PretrainedModel& origin, StagedDirectory& out) {
-  const auto storage = TRY(actors::PosixStorage::open(origin.directory(), actors::Links::to_blobs));
-  for (const char* name : kCompanions) {
-    const auto size = storage->size(name);
-    if (!size && size.error().code == Errc::not_found) continue;
-    if (!size) return tl::unexpected(size.error());
-    if (*size > kMaxTokenizerBytes)
-      return core::fail(Errc::corrupt, "{} has {} bytes, which is too many", name, *size);
-    TRY(out.write(name, TRY(storage->read(name, 0, *size))));
-  }
-  return {};
 }
 
 class TensorWriter {
@@ -116,9 +98,22 @@ Result<std::string> config_text(const ModelConfig& config, const ExportOptions& 
 
 Result<void> check_export(const ModelConfig& config, const ExportOptions& options) {
   if (options.directory.empty()) return {};
-  TRY(StagedDirectory::check_path(options.directory));
   TRY(config_text(config, options));
-  return {};
+  const auto place = StagedDirectory::check_place(options.directory);
+  if (place) return {};
+  return core::fail(place.error().code, "cannot export to {}: {}", options.directory, place.error().message);
+}
+
+ModelFiles model_files(const ModelConfig& config, const ExportOptions& options) {
+  // Longer than any published one; what checkpoints keep has a limit.
+  constexpr std::size_t kLongest = 16'384;
+  auto text = config_text(config, options);
+  if (!text || text->size() > kLongest) return {};
+  ModelFiles files{std::move(*text), {}};
+  std::error_code error;
+  if (options.origin != nullptr)
+    files.directory = std::filesystem::absolute(options.origin->directory(), error).string();
+  return files;
 }
 
 Result<void> export_model(const ModelConfig& config, const ReadParameter& read,
@@ -127,7 +122,7 @@ Result<void> export_model(const ModelConfig& config, const ReadParameter& read,
   auto out = TRY(StagedDirectory::create(options.directory));
   TRY(write_tensors(parameters(config), read, options, out));
   TRY(write_text(out, "config.json", text));
-  if (options.origin != nullptr) TRY(copy_companions(*options.origin, out));
+  if (options.origin != nullptr) TRY(copy_companions(options.origin->directory(), out));
   return out.finish();
 }
 

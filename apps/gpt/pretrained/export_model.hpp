@@ -7,6 +7,7 @@
 
 #include "apps/gpt/parameters.hpp"
 #include "apps/gpt/pretrained/pretrained_model.hpp"
+#include "apps/troupe/checkpoint/model_companions.hpp"
 #include "core/dtype.hpp"
 #include "core/element_range.hpp"
 #include "core/result.hpp"
@@ -24,6 +25,10 @@ struct ExportOptions {
 /// Reports the refusals of export_model() that are known before the model is trained. Does nothing without a
 /// directory.
 core::Result<void> check_export(const ModelConfig& config, const ExportOptions& options);
+
+/// What export_model() writes beside the tensors, with their path as it is from everywhere; without a
+/// config.json if the model has none.
+ModelFiles model_files(const ModelConfig& config, const ExportOptions& options);
 
 /// Reads the elements of a range of a parameter, by its place in the table.
 using ReadParameter = std::function<core::Result<void>(std::size_t parameter, core::ElementRange range,

@@ -95,10 +95,6 @@ std::string torch_name(core::DType dtype) {
   return core::put(dtype).get<std::string>();
 }
 
-Result<Json> object_of(std::string_view text) {
-  return core::parse_json_object(text, "config.json");
-}
-
 /// The architecture that has exactly the parts of a model with experts.
 Result<Architecture> architecture_with_experts(const ModelConfig& config) {
   const ExpertConfig& experts = config.experts;
@@ -222,15 +218,6 @@ Result<std::string> write_huggingface_config(const ModelConfig& config, core::DT
   if (is_qwen) json["use_sliding_window"] = false;
   if (config.experts.count > 0) put_experts(config, architecture, json);
   return json.dump(2) + "\n";
-}
-
-Result<std::string> with_dtype(std::string_view text, core::DType dtype) {
-  auto json = TRY(object_of(text));
-  const auto name = torch_name(dtype);
-  const bool is_new = json.contains("dtype");
-  if (is_new) json["dtype"] = name;
-  if (!is_new || json.contains("torch_dtype")) json["torch_dtype"] = name;
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace troupe::apps::gpt

@@ -29,7 +29,4 @@ core::Result<HuggingFaceConfig> read_huggingface_config(std::string_view text);
 /// parts, and with experts Mixtral or one of these. Errc::invalid_argument names what none of them has.
 core::Result<std::string> write_huggingface_config(const ModelConfig& config, core::DType dtype);
 
-/// The same file for tensors of another dtype.
-core::Result<std::string> with_dtype(std::string_view text, core::DType dtype);
-
 }  // namespace troupe::apps::gpt

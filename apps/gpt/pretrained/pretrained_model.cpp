@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "actors/planes/checkpoint/reader.hpp"
+#include "apps/gpt/pretrained/checkpoint_weights.hpp"
 #include "apps/troupe/checkpoint/safetensors_source.hpp"
 #include "core/errors.hpp"
 
@@ -24,12 +24,6 @@ Result<std::string> read_config(actors::Storage& storage) {
   if (size > kMaxConfigBytes) return fail(Errc::corrupt, "config.json has {} bytes, which is too many", size);
   const auto bytes = TRY(storage.read("config.json", 0, size));
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
-
-core::Shape shape_of(const ParameterSpec& spec) {
-  core::Shape shape;
-  for (const std::size_t extent : spec.shape) shape.push_back(static_cast<std::int64_t>(extent));
-  return shape;
 }
 
 /// A buffer in older files whose values are computed.
@@ -87,25 +81,19 @@ Result<std::unique_ptr<PretrainedModel>> PretrainedModel::open(const std::string
 
 Result<void> PretrainedModel::read(const ParameterSpec& spec, core::ElementRange range,
                                    std::span<float> values) const {
-  CHECK(range.size() == static_cast<std::int64_t>(values.size()), "room for exactly the range's elements");
-  const auto shape = shape_of(spec);
-  const auto bytes = std::as_writable_bytes(values);
-  std::vector<core::LoadTarget> targets;
-  std::vector<std::span<std::byte>> places;
-  std::size_t at = 0;
-  for (auto& box : core::boxes_of_range(shape, range)) {
-    const auto count = static_cast<std::size_t>(box.elements()) * sizeof(float);
-    places.push_back(bytes.subspan(at, count));
-    at += count;
-    targets.push_back({spec.name, core::DType::f32, shape, std::move(box), false});
-  }
-  actors::ReadOptions options;
-  options.verify = false;
-  return actors::read_tensors(*source_.storage, "", source_.manifest, targets, places, options);
+  return read_values(source_, spec, range, values);
 }
 
 Result<TextCodec> codec_of(const PretrainedModel* model) {
-  return model == nullptr ? TextCodec() : TextCodec::open(model->directory(), model->end_of_text());
+  if (model == nullptr) return TextCodec();
+  auto codec = TextCodec::open(model->directory(), model->end_of_text());
+  if (codec) return codec;
+  return TextCodec(
+      core::Error{codec.error().code,
+                  codec.error().message +
+                      "; or let any tokenizer make token ids, and give them as *.jsonl with {\"tokens\": "
+                      "[...]} and --sample-bytes 0"},
+      model->end_of_text());
 }
 
 }  // namespace troupe::apps::gpt

@@ -45,7 +45,8 @@ class PretrainedModel final : public InitialValues {
   Source source_;
 };
 
-/// How the model encodes text: by its tokenizer. As bytes if it has none, or if the model is null.
+/// How the model encodes text: by its tokenizer. As bytes if it has none, or if the model is null. Not at all
+/// if its tokenizer cannot be read; that is found when a text is encoded.
 core::Result<TextCodec> codec_of(const PretrainedModel* model);
 
 }  // namespace troupe::apps::gpt

@@ -1,9 +1,15 @@
 #include "apps/gpt/text/text_codec.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
+#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "actors/world/storage/posix.hpp"
 #include "core/errors.hpp"
+#include "core/number.hpp"
+#include "core/values/json_object.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -30,24 +36,55 @@ Result<void> check_has_no_tokenizer(actors::Storage& storage, const std::string&
   return {};
 }
 
+/// Of a file that need not be there.
+Result<std::optional<std::string>> read_text(actors::Storage& storage, const char* name) {
+  const auto size = storage.size(name);
+  if (!size && size.error().code == Errc::not_found) return std::optional<std::string>{};
+  if (!size) return tl::unexpected(size.error());
+  if (*size > kMaxTokenizerBytes)
+    return core::fail(Errc::corrupt, "{} has {} bytes, which is too many", name, *size);
+  const auto bytes = TRY(storage.read(name, 0, *size));
+  return std::optional(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+}
+
+/// transformers adds the tokens that tokenizer_config.json has and tokenizer.json lacks.
+Result<void> check_config(actors::Storage& storage, const Tokenizer& tokenizer) {
+  const auto text = TRY(read_text(storage, "tokenizer_config.json"));
+  if (!text) return {};
+  const auto json = TRY(core::parse_json_object(*text, "tokenizer_config.json"));
+  const auto added = json.find("added_tokens_decoder");
+  if (added == json.end() || !added->is_object()) return {};
+  for (const auto& [number, token] : added->items()) {
+    const auto content = token.is_object() ? token.find("content") : token.end();
+    if (content == token.end() || !content->is_string()) continue;
+    const auto known = tokenizer.token_of(content->get<std::string>());
+    if (known && std::to_string(*known) == number) continue;
+    return core::fail(
+        Errc::mismatch,
+        "tokenizer_config.json adds the token {} as {}, and tokenizer.json {}; transformers makes "
+        "one file of both: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR), in Python",
+        core::quoted_excerpt(content->get<std::string>()), core::quoted_excerpt(number),
+        known ? fmt::format("has it as {}", *known) : "lacks it");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<TextCodec> TextCodec::open(const std::string& directory, std::optional<std::int32_t> end_of_text) {
   const auto storage = TRY(actors::PosixStorage::open(directory, actors::Links::to_blobs));
-  const auto size = storage->size("tokenizer.json");
-  if (!size && size.error().code == Errc::not_found) {
+  const auto text = TRY(read_text(*storage, "tokenizer.json"));
+  if (!text) {
     TRY(check_has_no_tokenizer(*storage, directory));
     return TextCodec();
   }
-  if (!size) return tl::unexpected(size.error());
-  if (*size > kMaxTokenizerBytes)
-    return core::fail(Errc::corrupt, "tokenizer.json has {} bytes, which is too many", *size);
-  const auto bytes = TRY(storage->read("tokenizer.json", 0, *size));
-  return TextCodec(TRY(Tokenizer::create({reinterpret_cast<const char*>(bytes.data()), bytes.size()})),
-                   end_of_text);
+  auto tokenizer = TRY(Tokenizer::create(*text));
+  TRY(check_config(*storage, tokenizer));
+  return TextCodec(std::move(tokenizer), end_of_text);
 }
 
 Result<std::vector<std::int32_t>> TextCodec::encode(std::string_view text, bool continues) {
+  if (unreadable_) return tl::unexpected(*unreadable_);
   if (tokenizer_) return tokenizer_->encode(text, continues);
   std::vector<std::int32_t> tokens;
   for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
@@ -59,12 +96,20 @@ std::vector<std::int32_t> TextCodec::beginning() const {
   return {tokenizer_->before().begin(), tokenizer_->before().end()};
 }
 
+std::vector<std::int32_t> TextCodec::after() const {
+  if (!tokenizer_) return {};
+  return {tokenizer_->after().begin(), tokenizer_->after().end()};
+}
+
 std::vector<std::int32_t> TextCodec::ending() const {
-  std::vector<std::int32_t> tokens;
-  if (tokenizer_) tokens.assign(tokenizer_->after().begin(), tokenizer_->after().end());
+  auto tokens = after();
   const bool is_there = !tokens.empty() && tokens.back() == end_of_text_;
   if (end_of_text_ && !is_there) tokens.push_back(*end_of_text_);
   return tokens;
+}
+
+std::string_view TextCodec::name_of(std::int32_t token) const {
+  return tokenizer_ ? tokenizer_->name_of(token) : std::string_view{};
 }
 
 std::string TextCodec::decode(std::span<const std::int32_t> tokens) const {

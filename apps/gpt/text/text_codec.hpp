@@ -23,21 +23,31 @@ class TextCodec {
   TextCodec(Tokenizer tokenizer, std::optional<std::int32_t> end_of_text)
       : tokenizer_(std::move(tokenizer)), end_of_text_(end_of_text) {}
 
-  bool is_bytes() const { return !tokenizer_; }
+  /// Of a model whose tokenizer cannot be read, for this reason: it encodes nothing, but token ids need no
+  /// codec.
+  TextCodec(core::Error unreadable, std::optional<std::int32_t> end_of_text)
+      : end_of_text_(end_of_text), unreadable_(std::move(unreadable)) {}
+
+  bool is_bytes() const { return !tokenizer_ && !unreadable_; }
+  const std::optional<core::Error>& unreadable() const { return unreadable_; }
   std::optional<std::int32_t> end_of_text() const { return end_of_text_; }
 
   /// Adds nothing around the text, nor a blank before one that `continues` another.
   core::Result<std::vector<std::int32_t>> encode(std::string_view text, bool continues = false);
   /// Special tokens that a text begins with.
   std::vector<std::int32_t> beginning() const;
-  /// Those that it ends with: the tokenizer's, and the one that separates texts.
+  /// Those that the tokenizer ends it with; and these with the one that separates texts.
+  std::vector<std::int32_t> after() const;
   std::vector<std::int32_t> ending() const;
+  /// As the vocabulary spells a token; empty if tokens are bytes.
+  std::string_view name_of(std::int32_t token) const;
   /// The bytes of tokens that continue a text; special tokens are left out.
   std::string decode(std::span<const std::int32_t> tokens) const;
 
  private:
   std::optional<Tokenizer> tokenizer_;
   std::optional<std::int32_t> end_of_text_;
+  std::optional<core::Error> unreadable_;
 };
 
 }  // namespace troupe::apps::gpt

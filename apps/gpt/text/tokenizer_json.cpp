@@ -113,7 +113,8 @@ Result<void> read_template(const Members& part, TokenizerParts& parts) {
 Result<void> read_post_processor(const Json& json, TokenizerParts& parts) {
   return each_part(json, "post_processor", "processors",
                    [&](const Members& part, const std::string& kind) -> Result<void> {
-                     if (kind == "ByteLevel") return {};  // only says where tokens are in the text
+                     // It only says where tokens are; tokenizers would take one with "single" for a template.
+                     if (kind == "ByteLevel") return part.must_be_nothing("single");
                      if (kind == "TemplateProcessing") return read_template(part, parts);
                      return part.unknown_kind(kind, "ByteLevel or TemplateProcessing");
                    });

@@ -13,6 +13,7 @@
 #include "apps/command_line/options.hpp"
 #include "apps/troupe/checkpoint/export.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
+#include "apps/troupe/checkpoint/model_companions.hpp"
 #include "apps/troupe/checkpoint/optimizer_names.hpp"
 #include "apps/troupe/checkpoint/outcome.hpp"
 #include "apps/troupe/checkpoint/rewrite.hpp"
@@ -125,7 +126,7 @@ Result<Outcome> import_checkpoint(const ImportArguments& arguments) {
 }
 
 struct ExportArguments {
-  std::string from, to, target, form = "distcp", dtype;
+  std::string from, to, target, form = "distcp", dtype, model;
   std::uint64_t max_shard_bytes = HuggingFaceOptions{}.max_file_bytes;
   std::vector<std::string> rename;
   std::string optimizer = "as-is";
@@ -136,8 +137,29 @@ struct ExportArguments {
   actors::Links links = actors::Links::refuse;
 };
 
+/// From the directory that was named, what is exported, or what its trainer saved. What is not found is said
+/// to stderr.
+Result<ModelFiles> model_of(const Source& source, const ExportArguments& arguments) {
+  if (!arguments.model.empty()) return model_files_in(arguments.model);
+  if (source.form == SourceForm::safetensors) {
+    if (auto own = model_files_in(source.path)) return own;
+  }
+  const auto* saved = source.manifest.common.find("trainer");
+  auto files = saved != nullptr ? ModelFiles::of(*saved) : ModelFiles{};
+  if (files.config.empty())
+    fmt::print(stderr, "no config.json and no tokenizer: --model DIR takes them along from there\n");
+  if (!files.directory.empty() && !model_files_in(files.directory)) {
+    fmt::print(stderr, "no tokenizer: {} is not there any more; --model DIR takes it along from there\n",
+               printable(files.directory));
+    files.directory.clear();
+  }
+  return files;
+}
+
 Result<Exported> export_as(const Source& source, const ExportArguments& arguments) {
   if (arguments.target == "dcp") {
+    if (!arguments.model.empty())
+      return core::fail(Errc::invalid_argument, "--model is for --to huggingface only; leave it out");
     if (!arguments.dtype.empty())
       return core::fail(Errc::invalid_argument, "--dtype is for --to huggingface only; leave it out");
     const bool is_torch = arguments.optimizer == "torch";
@@ -154,6 +176,7 @@ Result<Exported> export_as(const Source& source, const ExportArguments& argument
     return core::fail(Errc::invalid_argument, "--optimizer torch is for --to dcp only; leave it out");
   HuggingFaceOptions options;
   options.max_file_bytes = arguments.max_shard_bytes;
+  options.model = TRY(model_of(source, arguments));
   if (!arguments.dtype.empty()) {
     options.dtype = TRY(core::dtype_from_name(arguments.dtype));
     if (!core::is_floating(*options.dtype))
@@ -284,6 +307,9 @@ void add_export(CLI::App& checkpoint, int& exit_code) {
   add_number(*command, "--max-shard-bytes", arguments->max_shard_bytes, {1, std::uint64_t{1} << 62},
              "For huggingface: largest size of a file")
       ->capture_default_str();
+  command->add_option("--model", arguments->model,
+                      "For huggingface: take config.json and the tokenizer's files along from this model "
+                      "directory; by default from PATH, if it is one, or from where training began");
   command->add_option("--dtype", arguments->dtype,
                       "For huggingface: convert floating-point tensors, e.g. to bf16");
   command->add_option("--rename", arguments->rename, "OLD=NEW: replace this beginning of names; repeatable")
@@ -298,7 +324,7 @@ void add_export(CLI::App& checkpoint, int& exit_code) {
   command->footer(
       "Examples:\n"
       "  troupe checkpoint export run/checkpoints dcp_directory --to dcp\n"
-      "  troupe checkpoint export run/checkpoints model --to huggingface --dtype bf16");
+      "  troupe checkpoint export run/checkpoints tuned --to huggingface --dtype bf16 --model Qwen3-0.6B");
   command->callback([arguments, &exit_code] {
     exit_code = print_outcome("export", [&] { return export_checkpoint(*arguments); });
   });

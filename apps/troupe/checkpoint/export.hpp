@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/troupe/checkpoint/model_companions.hpp"
 #include "apps/troupe/checkpoint/source.hpp"
 #include "core/dtype.hpp"
 #include "core/result.hpp"
@@ -40,6 +41,8 @@ struct HuggingFaceOptions {
   std::uint64_t max_file_bytes = 5'000'000'000;
   /// What tensors of floating dtypes become; nothing: they stay as they are.
   std::optional<core::DType> dtype;
+  /// config.json, which gets the dtype of the tensors if they have one, and where companions come from.
+  ModelFiles model;
 };
 
 /// Whole tensors in model-00001-of-0000n.safetensors, and model.safetensors.index.json. There is no place for

@@ -1,12 +1,14 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <span>
 #include <utility>
 
 #include "apps/troupe/checkpoint/export.hpp"
 #include "apps/troupe/checkpoint/file_writer.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
+#include "apps/troupe/checkpoint/model_companions.hpp"
 #include "apps/troupe/checkpoint/staged_directory.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/errors.hpp"
@@ -79,6 +81,16 @@ std::vector<std::vector<Part>> sharded_files(const core::Manifest& manifest) {
   return result;
 }
 
+/// config.json of a model whose tensors become these.
+Result<std::string> config_for(const std::vector<Part>& parts, const std::string& config) {
+  std::set<core::DType> dtypes;
+  for (const auto& part : parts) {
+    if (core::is_floating(part.dtype)) dtypes.insert(part.dtype);
+  }
+  return dtypes.size() == 1 && !config.empty() ? with_dtype(config, *dtypes.begin())
+                                               : Result<std::string>(config);
+}
+
 Exported result_of(const Source& source, std::vector<std::string> files, const Meter& meter) {
   return {meter.bytes(), source.manifest.tensors.size(), std::move(files), meter.seconds()};
 }
@@ -107,6 +119,7 @@ Result<Exported> export_huggingface(const Source& source, const std::string& pat
     all.push_back({&tensor, converts ? *options.dtype : tensor.dtype, core::Box::whole(tensor.shape)});
     sizes.push_back(all.back().bytes());
   }
+  const auto config = TRY(config_for(all, options.model.config));
   auto out = TRY(StagedDirectory::create(path));
   core::HuggingFaceIndex index;
   index.total_bytes = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
@@ -123,8 +136,15 @@ Result<Exported> export_huggingface(const Source& source, const std::string& pat
   }
   const auto text = TRY(core::encode_huggingface_index(index));
   TRY(out.write(core::kHuggingFaceIndexName, std::as_bytes(std::span(text))));
-  TRY(out.finish());
   names.emplace_back(core::kHuggingFaceIndexName);
+  if (!config.empty()) {
+    TRY(out.write("config.json", std::as_bytes(std::span(config))));
+    names.emplace_back("config.json");
+  }
+  if (!options.model.directory.empty()) {
+    for (auto& name : TRY(copy_companions(options.model.directory, out))) names.push_back(std::move(name));
+  }
+  TRY(out.finish());
   return result_of(source, std::move(names), meter);
 }
 

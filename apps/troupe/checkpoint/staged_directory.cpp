@@ -52,6 +52,11 @@ Result<StagedDirectory> StagedDirectory::create(const std::string& path) {
   return StagedDirectory(std::move(storage), name, std::move(temporary));
 }
 
+Result<void> StagedDirectory::check_place(const std::string& path) {
+  auto probe = TRY(create(path));
+  return probe.write("probe", std::as_bytes(std::span("probe")));
+}
+
 StagedDirectory::~StagedDirectory() {
   if (!storage_) return;
   core::disregard(actors::remove_tree(*storage_, temporary_), "what was not finished has its reason already");

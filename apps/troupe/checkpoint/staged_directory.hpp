@@ -17,6 +17,9 @@ class StagedDirectory {
   static core::Result<StagedDirectory> create(const std::string& path);
   /// Whether create() would begin, for those who have long work to do before they call it.
   static core::Result<void> check_path(const std::string& path);
+  /// Also whether files can be written there: makes the directory above, if it is not there, and writes a
+  /// little.
+  static core::Result<void> check_place(const std::string& path);
   StagedDirectory(StagedDirectory&&) = default;
   StagedDirectory& operator=(StagedDirectory&&) = delete;
   ~StagedDirectory();

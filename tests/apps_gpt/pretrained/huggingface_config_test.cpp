@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "apps/troupe/checkpoint/model_companions.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {

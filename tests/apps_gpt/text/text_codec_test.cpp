@@ -45,5 +45,19 @@ TEST(TextCodec, TakesTokenizerJsonWhateverElseIsThere) {
   EXPECT_FALSE(TextCodec::open(folder.path(), {}).value().is_bytes());
 }
 
+TEST(TextCodec, RefusesTokensThatOnlyTheConfigurationAdds) {
+  const tests::ScratchFolder folder;
+  std::filesystem::copy(tests_folder() / "golden/tokenizers/llama2/tokenizer.json", folder.path());
+  const auto with = [&](const std::string& added) {
+    std::ofstream(folder.path("tokenizer_config.json")) << R"({"added_tokens_decoder": {)" << added << "}}";
+    const auto codec = TextCodec::open(folder.path(), {});
+    return codec ? "taken" : codec.error().message;
+  };
+
+  EXPECT_EQ(with(R"("1": {"content": "<s>", "special": true})"), "taken");
+  EXPECT_THAT(with(R"("900": {"content": "<more>"})"), HasSubstr("adds the token \"<more>\" as \"900\""));
+  EXPECT_THAT(with(R"("2": {"content": "<s>"})"), HasSubstr("tokenizer.json has it as 1"));
+}
+
 }  // namespace
 }  // namespace troupe::apps::gpt
