@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <mutex>
 #include <set>
@@ -24,6 +23,7 @@
 #include "gpu/collective/nccl/environment.hpp"
 #include "gpu/collective/open.hpp"
 #include "gpu/devices.hpp"
+#include "gpu/module_loading.hpp"
 #include "messages/border.hpp"
 #include "posix/entropy.hpp"
 
@@ -38,15 +38,16 @@ struct ProcessRank::State {
   bool has_own_environment = false;  ///< the caller's, instead of the process's
   JobToken token{};
   std::string device_name;
+  // Before the device, which may fail, and say so on the stage, as long as it exists.
+  std::shared_mutex stage_mutex;  // guards stage: users share it, setting or taking it is exclusive
+  std::unique_ptr<CafStage> stage;
   std::unique_ptr<gpu::Device> device;
   std::unique_ptr<gpu::Device> host_device;  ///< null: `device` itself has host memory
   ThreadPatience patience;
   std::unique_ptr<gpu::CollectiveBackend> backend;
   std::unique_ptr<gpu::CollectiveBackend> host_backend;  ///< of host_device, once requested
   Hooks hooks;
-  bool is_used = false;           ///< there was a session, or an attempt to join
-  std::shared_mutex stage_mutex;  // guards stage: users share it, setting or taking it is exclusive
-  std::unique_ptr<CafStage> stage;
+  bool is_used = false;                         ///< there was a session, or an attempt to join
   std::unique_ptr<MeetingPoint> meeting_point;  ///< if torchrun's agent has the port
   std::unique_ptr<TcpNetwork> network;          ///< null in a world of one; set before there are actors
   std::unique_ptr<SignalWatcher> watcher;
@@ -122,14 +123,19 @@ core::Result<JobToken> token_of(const JobEnvironment& environment, const EngineF
 }
 
 /// Ranks of one host are spread over its GPUs, round robin. NCCL treats several ranks on one GPU as hosts of
-/// their own if it is told so before its first call. CUDA reads its own variables in its first call, so that
-/// one is set on what is known of the GPUs before; which of them are visible is settled then.
+/// their own if it is told so before its first call. CUDA reads its own variables in its first call.
 core::Result<std::string> device_of_rank(const std::string& name, const JobEnvironment& environment,
                                          const std::function<void(std::string_view)>& log) {
   if (name != "cuda") return name;
-  if (ranks_share_gpus(environment, std::max(1, visible_gpus(process_variables()))))
-    ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  // The trainer's kernels too: loading one may wait for a collective on the device, and that for a rank which
+  // waits for the kernel's results.
+  const bool has_peers = environment.world.value > 1;
+  if (has_peers) ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   const auto gpus = static_cast<int>(TRY(gpu::list_cuda_devices()).size());
+  if (has_peers && gpu::loads_kernels_lazily()) {
+    log("kernels are loaded when they are first launched, and loading one may wait for a collective forever: "
+        "set CUDA_MODULE_LOADING=EAGER before anything in this process calls CUDA");
+  }
   if (ranks_share_gpus(environment, gpus)) {
     if (environment.local_rank == 0) {
       log(

@@ -125,6 +125,13 @@ core::Result<std::vector<CudaDeviceInfo>> cuda_devices() {
   return devices;
 }
 
+bool cuda_loads_lazily() {
+  constexpr int kLazy = 2;  // CU_MODULE_LAZY_LOADING
+  int mode = 0;
+  const auto ask = reinterpret_cast<int (*)(int* mode)>(driver_function("cuModuleGetLoadingMode"));
+  return ask != nullptr && ask(&mode) == 0 && mode == kLazy;
+}
+
 core::Result<std::unique_ptr<Device>> open_cuda_device(CudaOptions options) {
   auto devices = TRY(cuda_devices());
   if (options.device < 0 || static_cast<std::size_t>(options.device) >= devices.size()) {

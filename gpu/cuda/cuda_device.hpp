@@ -29,6 +29,9 @@ struct CudaOptions {
 /// The GPUs visible to this process. Errc::unavailable if there is no driver or no GPU.
 core::Result<std::vector<CudaDeviceInfo>> cuda_devices();
 
+/// Whether this process loads kernels when they are first launched (CUDA_MODULE_LOADING).
+bool cuda_loads_lazily();
+
 /// A GPU as a device. Its streams are CUDA streams, so they accept kernels and copies (gpu/kernels.hpp), but
 /// no host work: enqueue() and enqueue_async() on its streams are programming errors.
 core::Result<std::unique_ptr<Device>> open_cuda_device(CudaOptions options);

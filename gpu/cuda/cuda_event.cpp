@@ -18,7 +18,7 @@ constexpr std::chrono::microseconds kLongestPause{500};
 bool CudaEvent::is_complete() const {
   if (!is_recorded()) return true;
   const DeviceGuard guard(context_.device());
-  const cudaError_t status = cudaEventQuery(event_.native());
+  const cudaError_t status = queried(cudaEventQuery(event_.native()));
   if (status == cudaErrorNotReady) return false;
   return context_.check(status, "cudaEventQuery") && !context_.failure.is_set();
 }

@@ -15,9 +15,10 @@
 namespace troupe::gpu {
 namespace {
 
-/// CUDA's numbers decrease with urgency, and end at 0: one step is left below the usual priority.
+/// CUDA's numbers decrease with urgency. The usual priority is CUDA's own usual one, so that a trainer's
+/// streams, which have that unless they ask for another, are as urgent as ours. There is none below it.
 int native_priority(int priority, int least, int greatest) {
-  return std::clamp(least - 1 - priority, greatest, least);
+  return std::clamp(least - priority, greatest, least);
 }
 
 }  // namespace
@@ -45,7 +46,11 @@ CudaStream::CudaStream(CudaContext& context, std::string name, cudaStream_t stre
 
 CudaStream::~CudaStream() {
   const auto drained = synchronize(context_.options.drain_deadline);
-  if (!drained && drained.error().code == core::Errc::timeout) return;
+  if (!drained && drained.error().code == core::Errc::timeout) {
+    // What waits for the work may be gone when that ends after all.
+    context_.waiter.forget(number_);
+    return;
+  }
   const DeviceGuard guard(context_.device());
   (void)cudaStreamDestroy(stream_);
 }
@@ -124,7 +129,7 @@ core::Result<void> CudaStream::synchronize(std::chrono::nanoseconds deadline) {
 void CudaStream::await_end(std::chrono::nanoseconds deadline) {
   const DeviceGuard guard(context_.device());
   const DeviceTime begin = host_now();
-  while (cudaStreamQuery(stream_) == cudaErrorNotReady && host_now() - begin < deadline) {
+  while (queried(cudaStreamQuery(stream_)) == cudaErrorNotReady && host_now() - begin < deadline) {
     std::this_thread::sleep_for(context_.options.poll_period);
   }
 }

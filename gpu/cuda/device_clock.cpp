@@ -26,7 +26,7 @@ core::Result<void> DeviceClock::set(EventPool& timing_events, cudaStream_t idle_
   TRY(cuda_result(cudaEventRecord(event.native(), idle_stream), "cudaEventRecord", device_));
   const DeviceTime begin = host_now();
   for (;;) {
-    const cudaError_t status = cudaEventQuery(event.native());
+    const cudaError_t status = queried(cudaEventQuery(event.native()));
     if (status == cudaSuccess) break;
     if (status != cudaErrorNotReady) return cuda_result(status, "cudaEventQuery", device_);
     if (host_now() - begin >= deadline) {

@@ -32,6 +32,16 @@ void EventWaiter::add(std::uint64_t stream, Entry entry) {
   changed_.notify_one();
 }
 
+void EventWaiter::forget(std::uint64_t stream) {
+  std::lock_guard lock(calls_mutex_);
+  forgotten_.insert(stream);
+}
+
+void EventWaiter::call(std::uint64_t stream, const std::function<void()>& function) {
+  std::lock_guard lock(calls_mutex_);
+  if (!forgotten_.contains(stream)) function();
+}
+
 void EventWaiter::wake() {
   {
     std::lock_guard lock(mutex_);
@@ -42,7 +52,7 @@ void EventWaiter::wake() {
 
 void EventWaiter::work() {
   pthread_setname_np(pthread_self(), fmt::format("cuda{} events", device_).c_str());
-  (void)cudaSetDevice(device_);
+  const DeviceGuard current(device_);
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     if (waiting_.empty() && incoming_.empty() && !is_woken_) {
@@ -67,14 +77,14 @@ void EventWaiter::poll() {
   for (auto queue = waiting_.begin(); queue != waiting_.end();) {
     auto& entries = queue->second;
     while (!entries.empty()) {
-      const cudaError_t status = cudaEventQuery(entries.front().event.native());
+      const cudaError_t status = queried(cudaEventQuery(entries.front().event.native()));
       if (status == cudaErrorNotReady) break;
       if (status != cudaSuccess) failure_.set(cuda_error(status, "cudaEventQuery", device_));
       // A failure that existed when the entry was added means that earlier work did not run.
       if (failure_.is_set()) return;
       Entry entry = std::move(entries.front());
       entries.pop_front();
-      entry.done(std::move(entry.event));
+      call(queue->first, [&entry] { entry.done(std::move(entry.event)); });
     }
     queue = entries.empty() ? waiting_.erase(queue) : std::next(queue);
   }
@@ -85,7 +95,7 @@ void EventWaiter::end_all() {
   const auto ended = std::exchange(waiting_, {});
   for (const auto& [stream, entries] : ended) {
     for (const auto& entry : entries) {
-      if (entry.failed) entry.failed(error);
+      if (entry.failed) call(stream, [&] { entry.failed(error); });
     }
   }
   if (const auto tell = std::exchange(on_failure_, nullptr)) tell(error);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -39,6 +40,9 @@ class EventWaiter {
 
   /// `event` was recorded on the stream of this number, after those of the stream's earlier entries.
   void add(std::uint64_t stream, Entry entry);
+  /// Drops the stream's entries: when this returns, none of their functions runs, nor ever will. Not to be
+  /// called by one of them.
+  void forget(std::uint64_t stream);
   /// Checks the failure.
   void wake();
 
@@ -47,13 +51,17 @@ class EventWaiter {
   void take_incoming();
   void poll();
   void end_all();
+  /// Calls a function of the stream's entries, unless the stream is forgotten.
+  void call(std::uint64_t stream, const std::function<void()>& function);
 
   const int device_;
   const std::chrono::microseconds poll_period_;
   DeviceFailure& failure_;
   std::function<void(const core::Error&)> on_failure_;
   std::map<std::uint64_t, std::deque<Entry>> waiting_;  ///< used only by the thread; no empty queues
-  std::mutex mutex_;                                    // guards incoming_, is_woken_ and stopping_
+  std::mutex calls_mutex_;  // held during calls of entries' functions; guards forgotten_
+  std::set<std::uint64_t> forgotten_;
+  std::mutex mutex_;  // guards incoming_, is_woken_ and stopping_
   std::condition_variable changed_;
   std::vector<std::pair<std::uint64_t, Entry>> incoming_;
   bool is_woken_ = false;

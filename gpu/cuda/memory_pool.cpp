@@ -1,8 +1,8 @@
 #include "gpu/cuda/memory_pool.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 
 #include "core/errors.hpp"
 #include "gpu/cuda/cuda_event.hpp"
@@ -14,6 +14,8 @@ namespace {
 
 /// Time for an empty stream to write zeros.
 constexpr std::chrono::seconds kZeroing{60};
+/// Unused memory that stays with the pool: as much as sums of many lanes take and give back in every step.
+constexpr std::uint64_t kKept = std::uint64_t{256} << 20;
 
 }  // namespace
 
@@ -27,8 +29,8 @@ core::Result<std::unique_ptr<MemoryPool>> MemoryPool::create(CudaContext& contex
   properties.location.type = cudaMemLocationTypeDevice;
   properties.location.id = device;
   TRY(cuda_result(cudaMemPoolCreate(&pool->pool_, &properties), "cudaMemPoolCreate", device));
-  std::uint64_t keep_all = std::numeric_limits<std::uint64_t>::max();
-  TRY(cuda_result(cudaMemPoolSetAttribute(pool->pool_, cudaMemPoolAttrReleaseThreshold, &keep_all),
+  std::uint64_t kept = std::min<std::uint64_t>(kKept, context.info.memory_bytes / 64);
+  TRY(cuda_result(cudaMemPoolSetAttribute(pool->pool_, cudaMemPoolAttrReleaseThreshold, &kept),
                   "cudaMemPoolSetAttribute", device));
   TRY(cuda_result(cudaStreamCreateWithPriority(&pool->stream_, cudaStreamNonBlocking, 0),
                   "cudaStreamCreateWithPriority", device));
@@ -61,14 +63,19 @@ core::Result<Buffer> MemoryPool::allocate(std::size_t bytes) {
         bytes, context_.device(), context_.info.name, context_.info.memory_bytes);
   }
   TRY(cuda_result(status, "cudaMallocFromPoolAsync", context_.device()));
-  Buffer buffer({static_cast<std::byte*>(memory), bytes}, [this](BufferView view) {
-    const DeviceGuard current(context_.device());
-    context_.check(cudaFreeAsync(view.data, stream_), "cudaFreeAsync");
-  });
+  Buffer buffer({static_cast<std::byte*>(memory), bytes}, [this](BufferView view) { release(view); });
   TRY(cuda_result(cudaMemsetAsync(memory, 0, bytes, stream_), "cudaMemsetAsync", context_.device()));
   // From here on any stream may use it.
   TRY(wait_for_stream());
   return buffer;
+}
+
+void MemoryPool::release(BufferView view) {
+  const DeviceGuard guard(context_.device());
+  if (!context_.check(cudaFreeAsync(view.data, stream_), "cudaFreeAsync")) return;
+  // A pool gives back when the host has waited for the stream; that takes no time once it is known to be
+  // over.
+  if (wait_for_stream()) context_.check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
 }
 
 core::Result<void> MemoryPool::wait_for_stream() {

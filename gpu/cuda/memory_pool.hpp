@@ -14,8 +14,9 @@
 
 namespace troupe::gpu {
 
-/// Memory of a device, from a CUDA pool that never returns anything to the system: after warm-up nothing is
-/// allocated there, and nothing waits for the whole device. Thread-safe.
+/// Memory of a device, from a CUDA pool. What is released returns to the device, where NCCL, cuBLAS and the
+/// trainer's own allocator find it; only the little that kernels take and give back in every step stays, so
+/// that a step allocates nothing and nothing waits for the whole device. Thread-safe.
 class MemoryPool {
  public:
   static core::Result<std::unique_ptr<MemoryPool>> create(CudaContext& context);
@@ -29,6 +30,7 @@ class MemoryPool {
 
  private:
   explicit MemoryPool(CudaContext& context) : context_(context) {}
+  void release(BufferView view);
   core::Result<void> wait_for_stream();
 
   CudaContext& context_;

@@ -33,22 +33,37 @@ core::Result<void> cuda_result(cudaError_t status, std::string_view call, int de
   return tl::unexpected<core::Error>(cuda_error(status, call, device));
 }
 
+cudaError_t queried(cudaError_t status) {
+  if (status == cudaErrorNotReady) (void)cudaGetLastError();
+  return status;
+}
+
+CaptureGuard::CaptureGuard() {
+  (void)cudaThreadExchangeStreamCaptureMode(&before_);
+}
+
+CaptureGuard::~CaptureGuard() {
+  (void)cudaThreadExchangeStreamCaptureMode(&before_);
+}
+
+void* driver_function(const char* name) {
+  void* found = nullptr;
+#if CUDART_VERSION >= 12050
+  constexpr unsigned kVersion = 12000;
+  (void)cudaGetDriverEntryPointByVersion(name, &found, kVersion, cudaEnableDefault, nullptr);
+#else
+  (void)cudaGetDriverEntryPoint(name, &found, cudaEnableDefault);
+#endif
+  return found;
+}
+
 namespace {
 
 /// Whether anything in this process uses the device, which has a context from then on.
 bool has_context(int device) {
   using ContextState = int (*)(int device, unsigned* flags, int* active);
-  static const auto context_state = [] {
-    constexpr const char* kName = "cuDevicePrimaryCtxGetState";
-    void* found = nullptr;
-#if CUDART_VERSION >= 12050
-    constexpr unsigned kVersion = 12000;
-    (void)cudaGetDriverEntryPointByVersion(kName, &found, kVersion, cudaEnableDefault, nullptr);
-#else
-    (void)cudaGetDriverEntryPoint(kName, &found, cudaEnableDefault);
-#endif
-    return reinterpret_cast<ContextState>(found);
-  }();
+  static const auto context_state =
+      reinterpret_cast<ContextState>(driver_function("cuDevicePrimaryCtxGetState"));
   unsigned flags = 0;
   int is_active = 0;
   return context_state != nullptr && context_state(device, &flags, &is_active) == 0 && is_active != 0;
@@ -56,14 +71,16 @@ bool has_context(int device) {
 
 }  // namespace
 
-DeviceGuard::DeviceGuard(int device) {
-  // A failure shows in the next call.
-  if (cudaGetDevice(&before_) == cudaSuccess && before_ != device) {
-    is_changed_ = cudaSetDevice(device) == cudaSuccess;
+DeviceGuard::DeviceGuard(int device) : status_(cudaGetDevice(&before_)) {
+  if (status_ == cudaSuccess && before_ != device) {
+    status_ = cudaSetDevice(device);
+    is_changed_ = status_ == cudaSuccess;
   }
+  if (status_ == cudaSuccess) captures_.emplace();
 }
 
 DeviceGuard::~DeviceGuard() {
+  captures_.reset();
   // Since CUDA 12 this call makes a context where there is none: hundreds of MiB, and a failure where the
   // device admits no other process.
   if (is_changed_ && has_context(before_)) (void)cudaSetDevice(before_);

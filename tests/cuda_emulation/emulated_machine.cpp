@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -161,9 +162,37 @@ void Machine::count_event(int change) {
   alive_.events += change;
 }
 
-void Machine::count_pool(int change) {
+void Machine::add_pool(cudaMemPool_t pool) {
   std::lock_guard lock(mutex_);
-  alive_.pools += change;
+  pools_.insert(pool);
+  ++alive_.pools;
+}
+
+void Machine::remove_pool(cudaMemPool_t pool) {
+  std::lock_guard lock(mutex_);
+  pools_.erase(pool);
+  --alive_.pools;
+}
+
+void Machine::set_threshold(cudaMemPool_t pool, std::size_t bytes) {
+  std::lock_guard lock(mutex_);
+  pool->threshold = bytes;
+}
+
+void Machine::trim_pools() {
+  std::lock_guard lock(mutex_);
+  for (const cudaMemPool_t pool : pools_) pool->unused = std::min(pool->unused, pool->threshold);
+}
+
+std::size_t Machine::free_bytes() {
+  std::lock_guard lock(mutex_);
+  return room();
+}
+
+std::size_t Machine::room() const {
+  std::size_t taken = alive_.device_bytes;
+  for (const cudaMemPool_t pool : pools_) taken += pool->unused;
+  return memory_bytes_ - taken;
 }
 
 void Machine::count_kernel(const void* kernel) {
@@ -176,13 +205,15 @@ std::size_t Machine::kernels() {
   return kernels_.size();
 }
 
-cudaError_t Machine::allocate(Kind kind, std::size_t bytes, void** memory) {
+cudaError_t Machine::allocate(Kind kind, std::size_t bytes, void** memory, cudaMemPool_t pool) {
   std::lock_guard lock(mutex_);
-  if (kind == Kind::device && bytes > memory_bytes_ - alive_.device_bytes) return cudaErrorMemoryAllocation;
+  const std::size_t reused = pool == nullptr ? 0 : std::min(bytes, pool->unused);
+  if (kind == Kind::device && bytes - reused > room()) return cudaErrorMemoryAllocation;
   *memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   if (*memory == nullptr) return cudaErrorMemoryAllocation;
   tests::set_bytes(*memory, kGarbage, bytes);
-  ranges_[reinterpret_cast<std::uintptr_t>(*memory)] = {bytes, kind};
+  if (pool != nullptr) pool->unused -= reused;
+  ranges_[reinterpret_cast<std::uintptr_t>(*memory)] = {bytes, kind, pool};
   if (kind == Kind::pinned) {
     alive_.pinned_bytes += bytes;
   } else {
@@ -199,6 +230,7 @@ cudaError_t Machine::release(Kind kind, void* memory) {
   if (found == ranges_.end() || found->second.kind != kind) return cudaErrorInvalidValue;
   const std::size_t bytes = found->second.bytes;
   (kind == Kind::pinned ? alive_.pinned_bytes : alive_.device_bytes) -= bytes;
+  if (pools_.contains(found->second.pool)) found->second.pool->unused += bytes;
   ranges_.erase(found);
   ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
   std::free(memory);

@@ -31,6 +31,8 @@ struct CUevent_st {
 
 struct CUmemPoolHandle_st {
   int device;
+  std::size_t threshold = 0;  ///< what of the unused memory stays when something is waited for
+  std::size_t unused = 0;     ///< freed, and not yet the machine's again
 };
 
 namespace troupe::cuda_emulation {
@@ -62,13 +64,19 @@ class Machine {
   std::size_t memory_bytes();
   void count_stream(int change);
   void count_event(int change);
-  void count_pool(int change);
+  void add_pool(cudaMemPool_t pool);
+  void remove_pool(cudaMemPool_t pool);
   void count_kernel(const void* kernel);
   std::size_t kernels();
 
   enum class Kind { device, pinned };
-  cudaError_t allocate(Kind kind, std::size_t bytes, void** memory);
+  /// From the pool, if there is one.
+  cudaError_t allocate(Kind kind, std::size_t bytes, void** memory, cudaMemPool_t pool = nullptr);
   cudaError_t release(Kind kind, void* memory);
+  void set_threshold(cudaMemPool_t pool, std::size_t bytes);
+  /// The host has waited: pools give the machine what they need not keep.
+  void trim_pools();
+  std::size_t free_bytes();
   /// False when a range begins in memory of the device's, or pinned memory, and ends beyond it.
   bool is_inside(const void* memory, std::size_t bytes);
   bool is_pageable(const void* memory);
@@ -78,6 +86,7 @@ class Machine {
   struct Range {
     std::size_t bytes;
     Kind kind;
+    cudaMemPool_t pool;
   };
   struct Plan {
     int remaining;
@@ -91,6 +100,7 @@ class Machine {
   void interrupt(std::string_view function);
 
   std::optional<std::pair<std::uintptr_t, Range>> find(const void* memory);
+  std::size_t room() const;
 
   std::mutex mutex_;  // guards all below
   int devices_ = 1;
@@ -100,6 +110,7 @@ class Machine {
   std::map<std::string, Interruption, std::less<>> interruptions_;
   std::map<std::string, std::uint64_t, std::less<>> calls_;
   std::map<std::uintptr_t, Range> ranges_;
+  std::set<cudaMemPool_t> pools_;
   Alive alive_;
   std::set<int> contexts_;
   std::set<const void*> kernels_;

@@ -8,9 +8,11 @@
 
 #include "core/errors.hpp"
 #include "tests/cuda_emulation/block.hpp"
+#include "tests/cuda_emulation/captures.hpp"
 #include "tests/cuda_emulation/emulated_machine.hpp"
 #include "tests/device_bytes/device_bytes.hpp"
 
+using troupe::cuda_emulation::Captures;
 using troupe::cuda_emulation::Machine;
 
 namespace {
@@ -30,7 +32,7 @@ Machine& machine() {
 }
 
 cudaError_t keep(cudaError_t error) {
-  if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
+  if (error != cudaSuccess) last_error = error;
   return error;
 }
 
@@ -45,9 +47,18 @@ int primary_context_state(int device, unsigned* flags, int* active) {
   return 0;
 }
 
+/// The driver's cuModuleGetLoadingMode.
+int module_loading_mode(int* mode) {
+  constexpr int kEager = 1;
+  constexpr int kLazy = 2;
+  *mode = machine().module_loading() == "EAGER" ? kEager : kLazy;
+  return 0;
+}
+
 /// Work of a stream: nothing runs any more on a broken device.
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
   if (stream == nullptr) return keep(cudaErrorInvalidResourceHandle);
+  if (Captures::instance().is_captured(stream)) return cudaSuccess;
   stream->queue.enqueue("", {}, [work = std::move(work)] {
     if (!machine().is_broken()) work();
   });
@@ -62,6 +73,11 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
 #define BEGIN_IN_CONTEXT(function)       \
   machine().use_context(current_device); \
   BEGIN(function)
+/// For what might wait for, or be a part of, what is captured.
+#define BEGIN_UNSAFE(function)                                                                    \
+  BEGIN_IN_CONTEXT(function);                                                                     \
+  if (const cudaError_t judged = Captures::instance().judge_unsafe_call(); judged != cudaSuccess) \
+  return keep(judged)
 
 namespace troupe::cuda_emulation {
 
@@ -140,8 +156,12 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
                                              unsigned long long /*flags*/,
                                              cudaDriverEntryPointQueryResult* found) {
   BEGIN("cudaGetDriverEntryPointByVersion");
-  const bool is_known = std::string_view(symbol) == "cuDevicePrimaryCtxGetState";
-  *function = is_known ? reinterpret_cast<void*>(&primary_context_state) : nullptr;
+  *function = nullptr;
+  if (std::string_view(symbol) == "cuDevicePrimaryCtxGetState")
+    *function = reinterpret_cast<void*>(&primary_context_state);
+  if (std::string_view(symbol) == "cuModuleGetLoadingMode")
+    *function = reinterpret_cast<void*>(&module_loading_mode);
+  const bool is_known = *function != nullptr;
   if (found != nullptr) *found = is_known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
@@ -149,7 +169,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
 cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
   BEGIN_IN_CONTEXT("cudaMemGetInfo");
   *total_bytes = machine().memory_bytes();
-  *free_bytes = *total_bytes - machine().alive().device_bytes;
+  *free_bytes = machine().free_bytes();
   return cudaSuccess;
 }
 
@@ -209,16 +229,17 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  BEGIN_IN_CONTEXT("cudaStreamQuery");
+  BEGIN_UNSAFE("cudaStreamQuery");
   // A record behind which nothing stands is complete at once.
   troupe::gpu::HostEvent marker;
   stream->queue.record(&marker);
-  return marker.is_complete() ? cudaSuccess : cudaErrorNotReady;
+  return keep(marker.is_complete() ? cudaSuccess : cudaErrorNotReady);
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  BEGIN_IN_CONTEXT("cudaStreamSynchronize");
+  BEGIN_UNSAFE("cudaStreamSynchronize");
   CHECK(stream->queue.synchronize(kNeverThatLong), "an emulated stream ends its work within an hour");
+  machine().trim_pools();
   return machine().is_broken() ? begin("cudaStreamSynchronize") : cudaSuccess;
 }
 
@@ -226,6 +247,23 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   BEGIN_IN_CONTEXT("cudaStreamWaitEvent");
   if (stream == nullptr || event == nullptr) return keep(cudaErrorInvalidResourceHandle);
   stream->queue.wait(&event->marker);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  BEGIN_IN_CONTEXT("cudaStreamBeginCapture");
+  return keep(Captures::instance().begin(stream, mode));
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  BEGIN_IN_CONTEXT("cudaStreamEndCapture");
+  *graph = nullptr;
+  return keep(Captures::instance().end(stream));
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  BEGIN_IN_CONTEXT("cudaThreadExchangeStreamCaptureMode");
+  *mode = Captures::instance().exchange_mode(*mode);
   return cudaSuccess;
 }
 
@@ -259,13 +297,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  BEGIN_IN_CONTEXT("cudaEventQuery");
+  BEGIN_UNSAFE("cudaEventQuery");
   if (event == nullptr) return keep(cudaErrorInvalidResourceHandle);
-  return event->marker.is_complete() ? cudaSuccess : cudaErrorNotReady;
+  return keep(event->marker.is_complete() ? cudaSuccess : cudaErrorNotReady);
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t first, cudaEvent_t second) {
-  BEGIN_IN_CONTEXT("cudaEventElapsedTime");
+  BEGIN_UNSAFE("cudaEventElapsedTime");
   if (!first->has_time || !second->has_time) return keep(cudaErrorInvalidResourceHandle);
   std::scoped_lock lock(first->mutex, second->mutex);
   *milliseconds = std::chrono::duration<float, std::milli>(second->time - first->time).count();
@@ -273,30 +311,32 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t first, cudaEve
 }
 
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
-  BEGIN_IN_CONTEXT("cudaMemPoolCreate");
+  BEGIN_UNSAFE("cudaMemPoolCreate");
   *pool = new CUmemPoolHandle_st{properties->location.id};
-  machine().count_pool(1);
+  machine().add_pool(*pool);
   return cudaSuccess;
 }
 
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
   machine().use_context(current_device);
+  machine().remove_pool(pool);
   delete pool;
-  machine().count_pool(-1);
   return begin("cudaMemPoolDestroy");
 }
 
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
   BEGIN_IN_CONTEXT("cudaMemPoolSetAttribute");
   const bool known = pool != nullptr && attribute == cudaMemPoolAttrReleaseThreshold && value != nullptr;
-  return known ? cudaSuccess : keep(cudaErrorInvalidValue);
+  if (!known) return keep(cudaErrorInvalidValue);
+  machine().set_threshold(pool, *static_cast<std::uint64_t*>(value));
+  return cudaSuccess;
 }
 
 cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPool_t pool,
                                     cudaStream_t stream) {
   BEGIN_IN_CONTEXT("cudaMallocFromPoolAsync");
   if (pool == nullptr || stream == nullptr) return keep(cudaErrorInvalidValue);
-  return keep(machine().allocate(Machine::Kind::device, bytes, memory));
+  return keep(machine().allocate(Machine::Kind::device, bytes, memory, pool));
 }
 
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
@@ -310,7 +350,7 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
 }
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
-  BEGIN_IN_CONTEXT("cudaMalloc");
+  BEGIN_UNSAFE("cudaMalloc");
   return keep(machine().allocate(Machine::Kind::device, bytes, memory));
 }
 
@@ -322,7 +362,7 @@ cudaError_t cudaFree(void* memory) {
 }
 
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned /*flags*/) {
-  BEGIN_IN_CONTEXT("cudaHostAlloc");
+  BEGIN_UNSAFE("cudaHostAlloc");
   return keep(machine().allocate(Machine::Kind::pinned, bytes, memory));
 }
 

@@ -1,3 +1,4 @@
+#include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -41,6 +42,62 @@ TEST(SharedGpu, IsSetUpBeforeCudaReadsTheEnvironment) {
   EXPECT_EQ(cuda_emulation::module_loading(), "EAGER");
   EXPECT_EQ(variable("NCCL_HOSTID"), "troupe-host-1");
   for (const auto& [name, value] : variables) ::unsetenv(name.c_str());
+}
+
+class LoadingOfKernels : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!gpu::is_built_with_cuda()) GTEST_SKIP() << "ranks open no GPU by name";
+    ::unsetenv(kVariable);
+    cuda_emulation::reset();
+  }
+  void TearDown() override { ::unsetenv(kVariable); }
+
+  /// A rank with a GPU of its own, on a host where there is no other.
+  void open_rank_of(int world) {
+    ProcessWorldOptions options;
+    options.device = "cuda";
+    options.log = [this](std::string_view line) { log_ += std::string(line) + "\n"; };
+    options.environment = [world] {
+      JobEnvironment environment;
+      environment.world = {world};
+      environment.local_world = 1;
+      environment.job = "loading-" + std::to_string(::getpid());
+      return core::Result<JobEnvironment>(environment);
+    };
+    const auto rank = ProcessRank::create(std::move(options));
+    ASSERT_TRUE(rank) << rank.error().message;
+  }
+
+  static constexpr const char* kVariable = "CUDA_MODULE_LOADING";
+  std::string log_;
+};
+
+TEST_F(LoadingOfKernels, OfRanksWithPeersIsOverBeforeCollectivesSpin) {
+  open_rank_of(2);
+  EXPECT_EQ(cuda_emulation::module_loading(), "EAGER");
+  EXPECT_EQ(log_, "");
+}
+
+TEST_F(LoadingOfKernels, OfARankAloneIsLeftAsItIs) {
+  open_rank_of(1);
+  EXPECT_EQ(cuda_emulation::module_loading(), "");
+  EXPECT_EQ(log_, "");
+}
+
+TEST_F(LoadingOfKernels, BySomebodyElsesChoiceIsWarnedOf) {
+  ::setenv(kVariable, "LAZY", 1);
+  open_rank_of(2);
+  EXPECT_EQ(cuda_emulation::module_loading(), "LAZY");
+  EXPECT_THAT(log_,
+              testing::HasSubstr("set CUDA_MODULE_LOADING=EAGER before anything in this process calls CUDA"));
+}
+
+TEST_F(LoadingOfKernels, ThatBeganBeforeTheRankIsWarnedOf) {
+  int count = 0;
+  ASSERT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
+  open_rank_of(2);
+  EXPECT_THAT(log_, testing::HasSubstr("CUDA_MODULE_LOADING=EAGER"));
 }
 
 }  // namespace

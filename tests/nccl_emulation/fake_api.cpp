@@ -1,5 +1,7 @@
 // The functions of the table.
+#include <bit>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "tests/nccl_emulation/fake_world.hpp"
@@ -45,6 +47,7 @@ NcclStatus join(const ProcessPointer& process, NcclComm* comm, int size, const N
   (*comm)->process = process;
   (*comm)->clique = found->second;
   (*comm)->rank = rank;
+  (*comm)->name = config.comm_name;
   (*comm)->polls_left = world.options.polls_in_progress;
   found->second->size = size;
   found->second->members[rank] = *comm;
@@ -52,13 +55,34 @@ NcclStatus join(const ProcessPointer& process, NcclComm* comm, int size, const N
   return NcclStatus::in_progress;
 }
 
+/// What a call needs connections for: those of a peer, or of the algorithm that is best for so many bytes.
+std::string need_of(const NcclCall& call) {
+  if (call.function == Function::send) return "ncclSend to " + std::to_string(call.peer);
+  if (call.function == Function::receive) return "ncclRecv from " + std::to_string(call.peer);
+  const auto size = std::bit_width(call.count * size_of(call.type)) / 2;
+  return std::string(name_of(call.function)) + " of size " + std::to_string(size);
+}
+
+/// Whether the communicator must first connect its members.
+bool connect(FakeNcclProcess& process, ncclComm& comm, const std::vector<FakeKernel::Call>& calls) {
+  bool is_new = false;
+  for (const auto& each : calls) {
+    const auto need = need_of(each.call);
+    if (!comm.connected.insert(need).second) continue;
+    process.connections.push_back(comm.name + ": " + need);
+    is_new = true;
+  }
+  return is_new;
+}
+
 NcclStatus launch(const ProcessPointer& process, ncclComm& comm, std::vector<FakeKernel::Call> calls) {
   auto kernel = std::make_shared<FakeKernel>();
   kernel->comm = &comm;
   for (const auto& each : calls) kernel->streams.insert(each.stream);
+  const bool connects = connect(*process, comm, calls);
   kernel->calls = std::move(calls);
   comm.pending = std::move(kernel);
-  comm.polls_left = process->world->options.polls_in_progress;
+  comm.polls_left = process->world->options.polls_in_progress * (connects ? 2 : 1);
   comm.state = State::launching;
   process->issuer = std::this_thread::get_id();
   return NcclStatus::in_progress;
@@ -191,7 +215,7 @@ NcclStatus destroy(const ProcessPointer& process, NcclComm comm) {
     return violate(*process->world, NcclStatus::invalid_usage, "a destroy before the end of finalize");
   }
   remove_communicator(*comm);
-  return NcclStatus::success;
+  return process->destroy_status;
 }
 
 NcclStatus abort(const ProcessPointer& process, NcclComm comm) {

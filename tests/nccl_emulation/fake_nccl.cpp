@@ -80,6 +80,11 @@ void FakeNccl::Process::never_connect() {
   state_->connects = false;
 }
 
+void FakeNccl::Process::spoil_destroys(NcclStatus status) {
+  const FakeNcclLock lock(*state_->world);
+  state_->destroy_status = status;
+}
+
 void FakeNccl::Process::die() {
   const FakeNcclLock lock(*state_->world);
   state_->dead = true;
@@ -99,6 +104,11 @@ void FakeNccl::Process::release_aborts() {
   const FakeNcclLock lock(*state_->world);
   state_->aborts_block = false;
   state_->world->changed.notify_all();
+}
+
+std::vector<std::string> FakeNccl::Process::connections() const {
+  const FakeNcclLock lock(*state_->world);
+  return state_->connections;
 }
 
 FakeNcclSeen FakeNccl::Process::last_configuration() const {

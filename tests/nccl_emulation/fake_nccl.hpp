@@ -70,12 +70,17 @@ class FakeNccl {
     void refuse_registrations(NcclStatus status);
     /// Launches stay in progress: a peer does not connect.
     void never_connect();
+    /// From now on ncclCommDestroy returns this, and the communicator is gone all the same.
+    void spoil_destroys(NcclStatus status);
     /// Its communicators and what runs on them are gone, as when the process is killed.
     void die();
     /// ncclCommAbort does not return until release_aborts().
     void block_aborts();
     void release_aborts();
     FakeNcclSeen last_configuration() const;
+    /// For what its communicators have connected, in order, each for the first time: "dp: ncclSend to 2", or
+    /// "dp: ncclAllGather of size 3", whose size class stands for the algorithm that NCCL chooses.
+    std::vector<std::string> connections() const;
 
    private:
     std::shared_ptr<FakeNcclProcess> state_;

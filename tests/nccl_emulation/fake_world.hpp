@@ -75,8 +75,10 @@ struct FakeNcclProcess {
   std::optional<NcclStatus> registration_status;  ///< what to say instead of registering
   bool connects = true;
   bool aborts_block = false;
+  NcclStatus destroy_status = NcclStatus::success;
   bool dead = false;
   FakeNcclSeen seen;
+  std::vector<std::string> connections;
 };
 
 struct FakeNcclWorld {
@@ -154,6 +156,8 @@ struct ncclComm {
   troupe::gpu::FakeKernelPointer pending;
   troupe::gpu::NcclStatus async = troupe::gpu::NcclStatus::success;
   std::uint64_t collectives = 0;
+  std::string name;
+  std::set<std::string> connected;  ///< what needs no new connections
   struct Registration {
     const std::byte* memory = nullptr;
     std::size_t bytes = 0;

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/disregard.hpp"
 #include "gpu/collective/nccl/poll.hpp"
 
 namespace troupe::gpu {
@@ -34,9 +33,15 @@ class NcclDisposal::Task {
         budget_(options.abort_budget + (in_peace ? options.leave_budget : std::chrono::nanoseconds{})) {}
 
   void run() {
-    core::disregard(make_current_(), "a device that is out of order is no reason to keep the communicator");
+    // A device that is out of order is no reason to keep the communicator.
+    const auto current = make_current_();
     const bool is_alone = wait_for_calls();
-    if (!in_peace_ || !leave(is_alone)) (void)library_->api.comm_abort(handle_.comm);
+    if (!in_peace_ || !finish(is_alone)) {
+      (void)library_->api.comm_abort(handle_.comm);
+    } else {
+      // Whatever this says: after it the communicator may be gone, and nothing else may be called.
+      (void)library_->api.comm_destroy(handle_.comm);
+    }
     if (is_alone) forget_registrations();
     std::lock_guard lock(mutex_);
     done_ = true;
@@ -85,8 +90,8 @@ class NcclDisposal::Task {
     handle_.registrations->clear();
   }
 
-  /// False if the communicator is to be aborted instead.
-  bool leave(bool is_alone) const {
+  /// Ends what runs. False if the communicator is to be aborted instead of destroyed.
+  bool finish(bool is_alone) const {
     const auto& api = library_->api;
     if (is_alone) {
       std::lock_guard lock(*handle_.calls);
@@ -96,11 +101,11 @@ class NcclDisposal::Task {
     if (status == NcclStatus::in_progress || status == NcclStatus::success) {
       status = poll_nccl(api, handle_.comm, began_ + leave_budget_, [] { return false; });
     }
-    return status == NcclStatus::success && api.comm_destroy(handle_.comm) == NcclStatus::success;
+    return status == NcclStatus::success;
   }
 
   const std::shared_ptr<const NcclLibrary> library_;
-  const std::function<core::Result<void>()> make_current_;
+  const std::function<core::Result<NcclCurrentDevice>()> make_current_;
   const NcclHandle handle_;
   const std::chrono::nanoseconds leave_budget_;
   const bool in_peace_;

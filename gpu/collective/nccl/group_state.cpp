@@ -134,7 +134,7 @@ core::Result<void> NcclGroup::State::enqueue(std::vector<Posting>& postings,
                                              const std::vector<NcclPlan>& plans,
                                              std::vector<Running>& running,
                                              const std::function<core::Result<void>()>& calls) {
-  TRY(device_.port().make_current());
+  const auto current = TRY(device_.port().make_current());
   const core::ProfiledScope range(device_.device().profiler(), "collectives",
                                   fmt::format("{} of {}", running.front().what, options_.name));
   std::lock_guard lock(device_.launches());
@@ -187,10 +187,10 @@ std::optional<Error> NcclGroup::State::find_late() {
     const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(each.deadline);
     return Error{
         Errc::timeout,
-        fmt::format("{}: {} did not end within {} ms; NCCL does not say which member is missing: "
-                    "compare the members' last operations",
+        fmt::format("{}: {} did not end within {} ms; NCCL does not say which member is missing: compare "
+                    "what the members have posted to the group; this one has posted {}, with digest {:016x}",
                     NcclCaller{options_.name, options_.epoch, options_.self, device_.port().name}.text(),
-                    each.what, limit.count())};
+                    each.what, limit.count(), order_.operations, order_.digest)};
   }
   return std::nullopt;
 }

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <utility>
 
-#include "core/disregard.hpp"
 #include "core/errors.hpp"
 #include "gpu/collective/nccl/errors.hpp"
 #include "gpu/kernels.hpp"
@@ -24,7 +23,8 @@ NcclMemory::NcclMemory(std::shared_ptr<const NcclLibrary> library, NcclDevicePor
     : library_(std::move(library)), port_(std::move(port)), view_(view) {}
 
 NcclMemory::~NcclMemory() {
-  core::disregard(port_.make_current(), "a device that is out of order is no reason to keep the range");
+  // A device that is out of order is no reason to keep the range.
+  const auto current = port_.make_current();
   (void)library_->api.mem_free(view_.data);
 }
 
@@ -32,7 +32,7 @@ NcclMemories::NcclMemories(std::shared_ptr<const NcclLibrary> library, Device& d
     : library_(std::move(library)), device_(device), port_(std::move(port)) {}
 
 core::Result<Buffer> NcclMemories::allocate(std::size_t bytes) {
-  TRY(port_.make_current());
+  const auto current = TRY(port_.make_current());
   void* memory = nullptr;
   if (const NcclStatus status = library_->api.mem_alloc(&memory, bytes); status != NcclStatus::success) {
     const char* const detail = library_->api.get_last_error(nullptr);

@@ -58,7 +58,7 @@ core::Result<std::unique_ptr<Group>> NcclBackend::create_group(GroupOptions opti
   // Clocks overflow when nanoseconds::max() is added to now.
   const auto limit = std::min<std::chrono::nanoseconds>(options.deadline, std::chrono::hours(24 * 365));
   const auto give_up = Clock::now() + limit;
-  TRY(device_.port().make_current());
+  const auto current = TRY(device_.port().make_current());
   Buffer words = TRY(device_.device().allocate(NcclGroup::word_bytes(size)));
   if (size == 1) {
     return std::make_unique<NcclGroup>(device_, std::move(options), index, nullptr, std::move(words));

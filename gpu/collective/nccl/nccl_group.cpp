@@ -74,7 +74,7 @@ NcclOrder NcclGroup::order() const {
 core::Result<bool> NcclGroup::use_memory(std::span<const BufferView> memory) {
   NcclDevice& device = state_->device();
   if (state_->communicator() == nullptr || !device.registers_memory()) return false;
-  TRY(device.port().make_current());
+  const auto current = TRY(device.port().make_current());
   const auto own = register_memory(memory);
   const int first = TRY(least_of_all(own ? size() : index()));
   if (first == size()) return true;

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -11,13 +12,17 @@
 
 namespace troupe::gpu {
 
+/// Held by one thread; null where there is nothing to restore.
+using NcclCurrentDevice = std::shared_ptr<void>;
+
 /// What NCCL must know about the device whose tensors it moves.
 struct NcclDevicePort {
   std::string name;  ///< "cuda:0", for errors
   /// The native stream of a stream of the device.
   std::function<NativeStream(StreamView)> native;
-  /// Makes the device the calling thread's current one, which NCCL uses.
-  std::function<core::Result<void>()> make_current = [] { return core::Result<void>(); };
+  /// Makes the device the calling thread's current one, which NCCL uses, for as long as what it returns
+  /// exists; after that the thread has the one again that it had before.
+  std::function<core::Result<NcclCurrentDevice>()> make_current = [] { return NcclCurrentDevice(); };
 };
 
 struct NcclOptions {
@@ -26,8 +31,8 @@ struct NcclOptions {
   int min_ctas = 0;
   int max_ctas = 0;
 
-  /// Run one operation of each kind, on one word, while a group is created: NCCL connects members when they
-  /// first need each other, and post() would wait for that.
+  /// Run each operation that is expected of a group once while it is created (GroupOptions::expected), and a
+  /// barrier: NCCL connects members when an operation first needs it, and post() would wait for that.
   bool warm_up = true;
 
   /// Whether allocate() returns memory that communicators can register, and Group::use_memory() registers it,

@@ -4,11 +4,10 @@
 
 #include <utility>
 
-#include "core/disregard.hpp"
-
 namespace troupe::gpu {
 
-NcclWatch::NcclWatch(std::chrono::nanoseconds period, std::function<core::Result<void>()> make_current)
+NcclWatch::NcclWatch(std::chrono::nanoseconds period,
+                     std::function<core::Result<NcclCurrentDevice>()> make_current)
     : thread_([this, period, make_current = std::move(make_current)] { work(period, make_current); }) {}
 
 NcclWatch::~NcclWatch() {
@@ -35,9 +34,10 @@ void NcclWatch::wake() {
 }
 
 void NcclWatch::work(std::chrono::nanoseconds period,
-                     const std::function<core::Result<void>()>& make_current) {
+                     const std::function<core::Result<NcclCurrentDevice>()>& make_current) {
   pthread_setname_np(pthread_self(), "nccl watch");
-  core::disregard(make_current(), "a device that is out of order shows in what is watched");
+  // A device that is out of order shows in what is watched.
+  const auto current = make_current();
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     changed_.wait(lock, [this] { return awake_ || stopping_; });

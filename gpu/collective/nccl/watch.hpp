@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/result.hpp"
+#include "gpu/collective/nccl/options.hpp"
 
 namespace troupe::gpu {
 
@@ -24,7 +25,7 @@ class NcclWatched {
 class NcclWatch {
  public:
   /// `make_current` is that of the device's port, for the thread.
-  NcclWatch(std::chrono::nanoseconds period, std::function<core::Result<void>()> make_current);
+  NcclWatch(std::chrono::nanoseconds period, std::function<core::Result<NcclCurrentDevice>()> make_current);
   ~NcclWatch();
   NcclWatch(const NcclWatch&) = delete;
   NcclWatch& operator=(const NcclWatch&) = delete;
@@ -34,7 +35,8 @@ class NcclWatch {
   void wake();
 
  private:
-  void work(std::chrono::nanoseconds period, const std::function<core::Result<void>()>& make_current);
+  void work(std::chrono::nanoseconds period,
+            const std::function<core::Result<NcclCurrentDevice>()>& make_current);
 
   std::mutex mutex_;  // guards watched_, awake_ and stopping_
   std::condition_variable changed_;

@@ -68,6 +68,7 @@ TEST_F(NcclFailure, APeerWhoseDeathNcclDoesNotSeeIsFoundByTheDeadline) {
   EXPECT_THAT(message_of(*second), HasSubstr("group 'dp' (epoch 1), rank 1 on " + device() +
                                              ": barrier 0 did not end "
                                              "within 50 ms"));
+  EXPECT_THAT(message_of(*second), HasSubstr("this one has posted 1, with digest "));
   groups.clear();
   expect_nothing_left();
 }
@@ -204,6 +205,16 @@ TEST_F(NcclFailure, AnAbortThatIsStuckIsReportedAndHoldsNobodyUp) {
 TEST(NcclStuck, EndsTheProcessWithACodeOfItsOwnWhereThatIsChosen) {
   EXPECT_EXIT(end_process_when_stuck()({core::Errc::timeout, "it is stuck"}),
               ::testing::ExitedWithCode(kAbortStuckExitCode), "troupe: it is stuck");
+}
+
+TEST_F(NcclFailure, ADestroyThatFailsIsTheLastCallAllTheSame) {
+  begin(2);
+  for (const auto status : {NcclStatus::unhandled_cuda_error, NcclStatus::in_progress}) {
+    for (const auto& member : members) member.process->spoil_destroys(status);
+    auto groups = create("dp", static_cast<std::uint64_t>(status));
+    groups.clear();
+    expect_nothing_left();
+  }
 }
 
 TEST_F(NcclFailure, AGroupThatIsGivenUpWhileAnOperationRunsEndsIt) {
