@@ -2,31 +2,9 @@
 import json
 import math
 import random
-import re
 import shutil
 
-from gpu_checks import NOT_FOUND, ROOT, job, python, records
-
-
-def run_kernels(checks, binaries):
-    def times_of(text):
-        return {time["name"]: time for time in json.loads(text.splitlines()[-1])["kernels"]}
-
-    def figure(text):
-        return ", ".join(f"{name} {time['bytes'] / time['seconds'] / 1e9:.0f} GB/s ({time['ratio']:.0%})"
-                         for name, time in times_of(text).items())
-
-    good, text = checks.run("kernels against the device's copy",
-                            [str(binaries / "troupe"), "bench", "kernels", "--device", checks.device,
-                             "--mib", "16" if checks.device == "host" else "256", "--json"], 60, figure=figure)
-    if not good:
-        return
-    times = times_of(text)
-    plain, chunks = "copy to staging", "copy to staging in chunks"
-    slowest = min((time for name, time in times.items() if name not in ("copy", plain, chunks)),
-                  key=lambda time: time["ratio"])
-    checks.goal(f"the slowest kernel ({slowest['name']}) against a copy", slowest["ratio"], least=0.85)
-    checks.goal("staging in chunks against one copy to pinned memory", times[chunks]["ratio"], least=0.95)
+from gpu_checks import ROOT, command_row, records, slug
 
 
 def median(values):
@@ -69,25 +47,70 @@ def write_grouped_model(folder, small):
         "tie_word_embeddings": True, "hidden_act": "silu", "attention_bias": False}))
 
 
-class Training:
-    """Short runs of the model whose speed counts."""
+class Benchmarks:
+    """Kernels, and short runs of the model whose speed counts."""
 
     WARM_UP = 3  # steps
 
-    def __init__(self, checks, binaries):
-        self.checks, self.binaries = checks, binaries
-        self.preset = "tiny" if checks.device == "host" else "350m"
+    def __init__(self, rows):
+        self.of, self.checks = rows, rows.checks
+        self.small = self.checks.emulated
+        self.preset = "tiny" if self.small else "350m"
+        self.times = {}  # of kernels
         self.tokens_per_second = None
+        self.peers = []
+        self.stalls = []
 
-    def run(self, name, ranks, steps, figure, *more, model=None):
+    def rows(self):
+        return [self.kernels(),
+                self.checks.goal("the slowest kernel against a copy", self.slowest_kernel, least=0.85),
+                self.checks.goal("staging in chunks against one copy to pinned memory", self.staging, least=0.95),
+                self.throughput(), self.peer("eager"),
+                self.checks.goal("tokens/s against PyTorch's best so far", self.against_peers, least=1),
+                *self.overlap(), self.saves(),
+                self.checks.goal("what a save adds to the step beside it", lambda: max(self.stalls, default=None),
+                                 most=0.01)]
+
+    def more_rows(self):
+        return [self.peer("compiled", "--compile"),
+                self.checks.goal("tokens/s against PyTorch's best", self.against_peers, least=1),
+                *self.other_models(), self.registered()]
+
+    # Kernels.
+
+    def kernels(self):
+        def figure(text):
+            self.times = {time["name"]: time for time in json.loads(text.splitlines()[-1])["kernels"]}
+            return ", ".join(f"{name} {time['bytes'] / time['seconds'] / 1e9:.0f} GB/s ({time['ratio']:.0%})"
+                             for name, time in self.times.items())
+
+        command = [self.of.program("troupe"), "bench", "kernels", "--device", "cuda", "--mib",
+                   "1" if self.small else "256", "--json"]
+        return self.of.needing(("gpu",), command_row("kernels against the device's copy", command, 40, figure=figure))
+
+    def slowest_kernel(self):
+        apart = ("copy", "copy to staging", "copy to staging in chunks")
+        return min((time["ratio"] for name, time in self.times.items() if name not in apart), default=None)
+
+    def staging(self):
+        return self.times["copy to staging in chunks"]["ratio"] if self.times else None
+
+    # Training.
+
+    def train(self, name, ranks, steps, figure, *more, model=None, before=lambda: None):
         """`figure` gets the steps after the warm-up; `model` is a directory in place of the preset."""
-        folder = self.checks.out / re.sub(r"[^a-z0-9]+", "-", name)
-        shutil.rmtree(folder, ignore_errors=True)
-        begun = ["--model", str(model)] if model else ["--preset", self.preset]
-        options = [*begun, "--batch", "4", "--lanes", "8", "--steps", str(steps), *more]
-        self.checks.run(f"apps/gpt {'Qwen3' if model else self.preset}, {name}",
-                        job(self.checks, self.binaries, ranks, *options, "--output", str(folder)), 90,
-                        figure=lambda _: figure(records(folder)[0][self.WARM_UP:]))
+        folder = self.checks.work / slug("train", name)
+
+        def prepare():
+            shutil.rmtree(folder, ignore_errors=True)
+            before()
+
+        begun = ["--model", model] if model else ["--preset", self.preset]
+        options = [*begun, "--batch", 4, "--lanes", 8, "--steps", steps, *more]
+        return self.of.needing(("gpu", "nccl", "cublas"), command_row(
+            f"apps/gpt {'Qwen3' if model else self.preset}, {name}",
+            self.of.job(ranks, *options, "--output", folder), 60, before=prepare,
+            figure=lambda _: figure(records(folder)[0][self.WARM_UP:])))
 
     @staticmethod
     def rate(steps):
@@ -102,80 +125,68 @@ class Training:
             self.tokens_per_second, text = self.rate(steps)
             return text
 
-        self.run("1 rank", 1, 10, figure)
+        return self.train("1 rank", 1, 10, figure)
+
+    def against_peers(self):
+        if not self.peers or self.tokens_per_second is None:
+            return None
+        return self.tokens_per_second / max(self.peers)
 
     def other_models(self):
         """Heads that share keys and values, with norms; and experts."""
-        small = self.checks.device == "host"
-        folder = self.checks.out / "grouped-model"
-        shutil.rmtree(folder, ignore_errors=True)
-        write_grouped_model(folder, small)
-        self.run("heads share keys in fours, 1 rank", 1, 10, lambda steps: self.rate(steps)[1], model=folder)
-        shutil.rmtree(folder, ignore_errors=True)
-        self.run("8 experts, 1 rank", 1, 10, lambda steps: self.rate(steps)[1], "--experts", "8",
-                 "--expert-feed-forward", "16" if small else "704")
+        folder = self.checks.work / "grouped-model"
 
-    def overlap(self, gpus):
-        def figure(steps):
-            milliseconds = [1e3 * median([step[key] for step in steps]) for key in
-                            ("step_seconds", "communication_seconds", "exposed_communication_seconds")]
-            return "step {:.1f} ms, communication {:.1f} ms, exposed {:.1f} ms ({:.1%} of the step)".format(
-                *milliseconds, milliseconds[2] / milliseconds[0])
+        def write():
+            shutil.rmtree(folder, ignore_errors=True)
+            write_grouped_model(folder, self.small)
 
-        ranks = max(2, min(gpus, 8))
-        ways = [("with overlap", ()), ("without overlap", ("--no-overlap",))]
-        if self.checks.device != "host":
-            ways.append(("with overlap and registered memory", ("--register-memory",)))
-        for name, more in ways:
-            self.run(f"{ranks} ranks, {name}", ranks, 8, figure, *more)
+        return [self.train("8 experts, 1 rank", 1, 10, lambda steps: self.rate(steps)[1], "--experts", 8,
+                           "--expert-feed-forward", 16 if self.small else 704),
+                self.train("heads share keys in fours, 1 rank", 1, 10, lambda steps: self.rate(steps)[1], model=folder,
+                           before=write)]
+
+    @staticmethod
+    def exposed(steps):
+        milliseconds = [1e3 * median([step[key] for step in steps]) for key in
+                        ("step_seconds", "communication_seconds", "exposed_communication_seconds")]
+        return "step {:.1f} ms, communication {:.1f} ms, exposed {:.1f} ms ({:.1%} of the step)".format(
+            *milliseconds, milliseconds[2] / milliseconds[0])
+
+    def overlap(self):
+        ranks = max(2, min(self.of.has.get("gpu") or 1, 8))
+        return [self.train(f"{ranks} ranks, {name}", ranks, 6, self.exposed, *more)
+                for name, more in (("with overlap", ()), ("without overlap", ("--no-overlap",)))]
+
+    def registered(self):
+        ranks = max(2, min(self.of.has.get("gpu") or 1, 8))
+        return self.train(f"{ranks} ranks, with overlap and registered memory", ranks, 6, self.exposed,
+                          "--register-memory")
 
     def saves(self):
         """The step after a save runs beside its copies out of the device."""
-        saved = self.checks.out / "train-saved"
-        shutil.rmtree(saved, ignore_errors=True)
+        saved = self.checks.work / "train-saved"
         every, count = 8, 3
-        stalls = []
 
         def figure(steps):
             seconds = {step["step"]: step["step_seconds"] for step in steps}
             usual = median([time for step, time in seconds.items() if step < every])
             beside = [seconds[every * save] for save in range(1, count)]
-            stalls.append(sum(beside) / len(beside) / usual - 1)
+            self.stalls.append(sum(beside) / len(beside) / usual - 1)
+            shutil.rmtree(saved, ignore_errors=True)
             return f"step {usual * 1e3:.1f} ms, beside copies {', '.join(f'{time * 1e3:.1f}' for time in beside)} ms"
 
-        self.run("saving every 8 steps", 1, every * count, figure, "--save-every", str(every),
-                 "--checkpoints", str(saved), "--staging-mib", "64" if self.checks.device == "host" else "16384")
-        shutil.rmtree(saved, ignore_errors=True)
-        for stall in stalls:
-            self.checks.goal("what a save adds to the step beside it", stall, most=0.01)
+        return self.train("saving every 8 steps", 1, every * count, figure, "--save-every", every, "--checkpoints",
+                          saved, "--staging-mib", 64 if self.small else 16384,
+                          before=lambda: shutil.rmtree(saved, ignore_errors=True))
 
-    def peers(self):
-        if python(self.checks.environment, "import torch") is None:
-            return self.checks.note("PyTorch", NOT_FOUND)
-
+    def peer(self, name, *more):
         def figure(text):
             found = json.loads(text.splitlines()[-1])
-            rates.append(found["tokens_per_second"])
+            self.peers.append(found["tokens_per_second"])
             used = found["model_flop_utilisation"]
-            return (f"{found['program']}: {rates[-1]:.0f} tokens/s, step {found['step_seconds'] * 1e3:.0f} ms"
+            return (f"{found['program']}: {self.peers[-1]:.0f} tokens/s, step {found['step_seconds'] * 1e3:.0f} ms"
                     + (f", {used:.1%} of peak" if used is not None else ""))
 
-        rates = []
-        peer = ["python3", str(ROOT / "scripts/peers/torch_gpt.py"), "--preset", self.preset, "--batch", "4",
-                "--microbatches", "8", "--device", "cpu" if self.checks.device == "host" else "cuda"]
-        for name, more in (("eager", ()), ("compiled", ("--compile",))):
-            self.checks.run(f"PyTorch, the same model, {name}", [*peer, *more], 120, figure=figure)
-        if rates and self.tokens_per_second is not None:
-            self.checks.goal("tokens/s against PyTorch's best", self.tokens_per_second / max(rates), least=1)
-
-
-def run(checks, binaries, gpus, trains):
-    run_kernels(checks, binaries)
-    if not trains:
-        return
-    training = Training(checks, binaries)
-    training.throughput()
-    training.other_models()
-    training.saves()
-    training.overlap(gpus)
-    training.peers()
+        command = ["python3", ROOT / "scripts/peers/torch_gpt.py", "--preset", self.preset, "--batch", 4,
+                   "--microbatches", 8, "--device", "cpu" if self.small else "cuda", *more]
+        return self.of.needing(("torch",), command_row(f"PyTorch, the same model, {name}", command, 90, figure=figure))

@@ -1,4 +1,7 @@
-"""Rows of checks on a GPU, each made by a command under a limit of time."""
+"""Rows of a table about a GPU: each is made under a limit of time, and kept as soon as it has ended."""
+import ctypes
+import dataclasses
+import datetime
 import json
 import os
 import pathlib
@@ -7,85 +10,193 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Callable
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NOT_SUPPORTED, NOT_FOUND = "not supported here", "not found here"  # outcomes that are the machine's, not ours
 BELOW_GOAL, REHEARSED = "misses its goal", "rehearsed"
+NOT_RUN, RUNNING, NO_TIME = "not run", "running", "no time"
+LEAST_SECONDS = 2  # with less left, nothing is begun
+LOG_BYTES = 60_000  # that are kept of what one row has printed
 
 
-class Checks:
-    """Runs commands within one budget of time and keeps what became of them."""
+@dataclasses.dataclass
+class Row:
+    """`make` gets the checks and a limit in seconds, and returns an outcome and a figure."""
+    name: str
+    limit: float
+    make: Callable
+    outcome: str = NOT_RUN
+    seconds: float = 0
+    figure: str = ""
 
-    def __init__(self, out, minutes, device):
-        self.out = out
-        self.device = device
-        self.logs = out / "logs"
-        self.logs.mkdir(parents=True, exist_ok=True)
-        self.text = out / "text.txt"
-        self.text.write_text("".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))))
-        self.deadline = time.monotonic() + 60 * minutes
-        self.environment = dict(os.environ)
-        self.rows = []
+    def facts(self):
+        return {"check": self.name, "outcome": self.outcome, "seconds": self.seconds, "figure": self.figure}
 
-    def run(self, name, command, limit, *, environment=None, figure=lambda text: "", passed=lambda text: True,
-            refusal=None):
-        """One row. `figure` makes its figure of the output, `passed` looks at what the exit status does not say;
-        a failure whose output has `refusal` is the machine's."""
-        log = self.logs / (re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") + ".log")
-        limit = min(limit, self.deadline - time.monotonic())
-        began = time.monotonic()
-        text = ""
-        print(f"gpu_check: {name}: ", file=sys.stderr, end="", flush=True)
-        if limit < 1:
-            outcome = "no time left"
-        else:
-            outcome = self.execute(command, limit, {**self.environment, **(environment or {})}, log)
-            text = log.read_text(errors="replace")
-            if outcome == "passed" and not passed(text):
-                outcome = "FAILED"
-            if outcome != "passed" and refusal is not None and refusal in text:
-                outcome = NOT_SUPPORTED
-        try:
-            said = figure(text) if outcome == "passed" else ""
-        except (ValueError, KeyError, IndexError, AttributeError) as error:
-            said, outcome = f"no figure in the output: {error}", "FAILED"
+
+@dataclasses.dataclass
+class Section:
+    """Rows that together have a part of the time; what they leave is the next ones'."""
+    seconds: float
+    rows: list
+
+
+def judged(name, judge):
+    """A row that no command makes."""
+    return Row(name, 1, lambda checks, limit: judge())
+
+
+def command_row(name, command, limit, *, environment=None, figure=lambda text: "", passed=lambda text: True,
+                refusal=None, before=lambda: None):
+    """`figure` makes its figure of the output, `passed` looks at what the exit status does not say; a failure whose
+    output has `refusal` is the machine's."""
+    def make(checks, seconds):
+        before()
+        outcome, text = checks.execute(name, command, seconds, environment or {})
+        if outcome == "passed" and not passed(text):
+            outcome = "FAILED"
+        if outcome != "passed" and refusal is not None and refusal in text:
+            outcome = NOT_SUPPORTED
+        said = ""
+        if outcome == "passed":
+            try:
+                said = figure(text)
+            except (ValueError, KeyError, IndexError, AttributeError, OSError, StopIteration) as error:
+                said, outcome = f"no figure in the output: {error}", "FAILED"
         if outcome.startswith("FAILED"):
             last = [line for line in text.splitlines() if line.strip()][-3:]
             said = said or " / ".join(last)[:160]
-        print(outcome, said, file=sys.stderr, flush=True)  # in case something ends the whole
-        self.rows.append({"check": name, "outcome": outcome, "seconds": round(time.monotonic() - began, 1),
-                          "figure": said})
-        return outcome == "passed", text
+        return outcome, said
+    return Row(name, limit, make)
 
-    def note(self, name, outcome, figure=""):
-        """A row that no command made."""
-        self.rows.append({"check": name, "outcome": outcome, "seconds": 0, "figure": figure})
+
+class Checks:
+    """Runs rows within one budget of time. The table is whole on the disk at any moment."""
+
+    def __init__(self, out, minutes, *, emulated=False, head="", environment=None):
+        self.out, self.emulated, self.head = out, emulated, head
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.work = self.out  # for what programs write; a folder that need not stay
+        self.log = self.out / "gpu_check.log"
+        self.log.write_text("")
+        self.began = time.monotonic()
+        self.seconds = 60 * minutes
+        self.environment = dict(os.environ if environment is None else environment)
+        self.rows = []
+        self.process = None
+
+    def left(self):
+        return self.began + self.seconds - time.monotonic()
+
+    def run(self, sections):
+        """In order; then what had no time, if there is some left after all."""
+        total = sum(section.seconds for section in sections)
+        self.rows = [row for section in sections for row in section.rows]
+        self.save()
+        share = 0
+        for section in sections:
+            share += section.seconds / total
+            for row in section.rows:
+                self.run_row(row, self.began + share * self.seconds - time.monotonic())
+        for row in self.rows:
+            if row.outcome == NO_TIME:
+                self.run_row(row, self.left())
+
+    def run_row(self, row, left):
+        limit = min(row.limit, left)
+        if limit < min(LEAST_SECONDS, row.limit):
+            row.outcome = NO_TIME
+            return self.save()
+        row.outcome = RUNNING
+        self.save()
+        print(f"gpu_check: {row.name}: ", file=sys.stderr, end="", flush=True)
+        began = time.monotonic()
+        row.outcome, row.figure = row.make(self, limit)
+        row.seconds = round(time.monotonic() - began, 1)
+        print(row.outcome, row.figure, file=sys.stderr, flush=True)
+        self.save()
+
+    def stop(self):
+        """Somebody ends the run: its table says so much."""
+        if self.process is not None:
+            end_session(self.process.pid)
+        for row in self.rows:
+            if row.outcome == RUNNING:
+                row.outcome = "cut off"
+        self.save()
+
+    def save(self):
+        facts = {"head": self.head, "time": datetime.datetime.now().isoformat(timespec="seconds"),
+                 "seconds": round(time.monotonic() - self.began, 1), "checks": [row.facts() for row in self.rows]}
+        replace(self.out / "gpu_check.md", self.text())
+        replace(self.out / "gpu_check.json", json.dumps(facts, indent=1) + "\n")
+
+    def text(self):
+        """As Markdown."""
+        ended = sum(row.outcome not in (NOT_RUN, RUNNING, NO_TIME) for row in self.rows)
+        lines = [f"{self.head}; {ended} of {len(self.rows)} rows in {time.monotonic() - self.began:.0f} s", "",
+                 "| check | outcome | seconds | figure |", "|---|---|---|---|"]
+        lines += ["| {check} | {outcome} | {seconds} | {figure} |".format(**row.facts()) for row in self.rows]
+        return "\n".join(lines) + "\n"
 
     def goal(self, name, found, *, least=None, most=None):
-        """A row for a measured share, and what it should be."""
-        good = found >= least if most is None else found <= most
-        said = f"at least {least:.0%}" if most is None else f"at most {most:.0%}"
-        # What a rehearsal measures says nothing.
-        outcome = REHEARSED if self.device == "host" else "passed" if good else BELOW_GOAL
-        self.note(name, outcome, f"{found:.1%}, goal: {said}")
+        """A row for a measured share and what it should be; `found()` is None where nothing was measured."""
+        def judge():
+            share = found()
+            if share is None:
+                return NO_TIME, "nothing was measured"
+            good = share >= least if most is None else share <= most
+            said = f"at least {least:.0%}" if most is None else f"at most {most:.0%}"
+            # What a rehearsal measures says nothing.
+            outcome = REHEARSED if self.emulated else "passed" if good else BELOW_GOAL
+            return outcome, f"{share:.1%}, goal: {said}"
+        return judged(name, judge)
 
     def status(self):
-        return 0 if all(row["outcome"] in ("passed", REHEARSED, NOT_SUPPORTED, NOT_FOUND) for row in self.rows) else 1
+        return 0 if all(row.outcome in ("passed", REHEARSED, NOT_SUPPORTED, NOT_FOUND) for row in self.rows) else 1
 
-    @staticmethod
-    def execute(command, limit, environment, log):
+    def execute(self, name, command, limit, environment):
+        """The outcome and what was printed, whose end is also kept in the log."""
+        path = self.work / "output-of-a-row"
         # A session of its own, so that ranks of a job that hangs end with it; a file, since a pipe would wait for
         # whatever still holds it.
-        with log.open("w") as output:
-            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT,
-                                       stdin=subprocess.DEVNULL, start_new_session=True)
+        with path.open("w") as output:
+            try:
+                self.process = subprocess.Popen(
+                    [str(word) for word in command], cwd=self.work, env={**self.environment, **environment},
+                    stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+                    preexec_fn=end_with_parent)
+            except OSError as error:
+                return f"FAILED ({error})", ""
         try:
-            status = process.wait(timeout=limit)
+            status = self.process.wait(timeout=limit)
+            outcome = "passed" if status == 0 else f"FAILED ({status})"
         except subprocess.TimeoutExpired:
-            end_session(process.pid)
-            process.wait()
-            return f"FAILED (longer than {limit:.0f} s)"
-        return "passed" if status == 0 else f"FAILED ({status})"
+            outcome = f"FAILED (longer than {limit:.0f} s)"
+        end_session(self.process.pid)
+        self.process.wait()
+        self.process = None
+        text = path.read_text(errors="replace")
+        with self.log.open("a") as log:
+            log.write(f"===== {name}: {outcome}\n{' '.join(map(str, command))}\n{text[-LOG_BYTES:]}\n")
+            log.flush()
+            os.fsync(log.fileno())
+        return outcome, text
+
+
+def replace(path, text):
+    """A reader finds the old text or the new one, even after a crash."""
+    beside = path.with_name(path.name + ".new")
+    with beside.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+
+
+def end_with_parent():
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_session(leader):
@@ -102,15 +213,12 @@ def end_session(leader):
 def python(environment, program, *arguments):
     """What the python3 on PATH says, or None when it fails."""
     asked = subprocess.run(["python3", "-c", program, *arguments], env=environment, stdout=subprocess.PIPE,
-                           stderr=subprocess.DEVNULL, text=True, check=False)
+                           stderr=subprocess.DEVNULL, universal_newlines=True, check=False)
     return asked.stdout.strip() if asked.returncode == 0 else None
 
 
-def job(checks, binaries, ranks, *arguments, under=()):
-    """apps/gpt as a job of `ranks` on the GPUs of this machine. Ranks that share one are slow."""
-    return [str(binaries / "troupe"), "launch", "--standalone", "--nproc-per-node", str(ranks), "--", *under,
-            str(binaries / "gpt"), "--device", checks.device, "--sample-bytes", "0", "--evaluate-every", "0",
-            "--text", str(checks.text), *arguments]
+def slug(*words):
+    return re.sub(r"[^A-Za-z0-9]+", "-", " ".join(map(str, words))).strip("-")
 
 
 def records(folder):

@@ -3,7 +3,8 @@
 namespace troupe {
 
 std::filesystem::path tests_folder() {
-  return TROUPE_TESTS_FOLDER;
+  const std::filesystem::path built_from = TROUPE_TESTS_FOLDER;
+  return exists(built_from) ? built_from : std::filesystem::current_path() / "tests";
 }
 
 }  // namespace troupe

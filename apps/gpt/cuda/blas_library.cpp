@@ -11,14 +11,19 @@
 namespace troupe::apps::gpt {
 
 core::Result<BlasLibrary> load_blas_library() {
-  const std::string name = fmt::format("libcublas.so.{}", CUBLAS_VER_MAJOR);
+  std::string name;
   std::string places;
   void* library = nullptr;
-  for (const char* folder : {"", "/usr/local/cuda/lib64/", "/usr/lib/x86_64-linux-gnu/"}) {
-    library = dlopen((folder + name).c_str(), RTLD_NOW | RTLD_LOCAL);
+  // What is called below is the same in both.
+  for (const int version : {CUBLAS_VER_MAJOR, CUBLAS_VER_MAJOR == 13 ? 12 : 13}) {
+    name = fmt::format("libcublas.so.{}", version);
+    for (const char* folder : {"", "/usr/local/cuda/lib64/", "/usr/lib/x86_64-linux-gnu/"}) {
+      library = dlopen((folder + name).c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (library != nullptr) break;
+      const char* reason = dlerror();
+      places += fmt::format("; {}", reason != nullptr ? reason : "no reason given");
+    }
     if (library != nullptr) break;
-    const char* reason = dlerror();
-    places += fmt::format("; {}", reason != nullptr ? reason : "no reason given");
   }
   if (library == nullptr) {
     return core::fail(

@@ -26,12 +26,12 @@ using namespace std::chrono_literals;
 using Numbers = std::vector<std::int32_t>;
 
 constexpr int kNoGpu = 77;
-constexpr int kRanks = 2;
 
 /// What one rank does in its process; nothing of CUDA exists before the fork.
 class Rank {
  public:
-  Rank(int rank, const std::filesystem::path& directory) : rank_(rank), rendezvous_(directory) {}
+  Rank(int rank, int ranks, const std::filesystem::path& directory)
+      : rank_(rank), ranks_(ranks), rendezvous_(directory) {}
 
   core::Result<void> open() {
     for (const auto& [name, value] : several_ranks_on_one_gpu(rank_)) setenv(name.c_str(), value.c_str(), 1);
@@ -45,7 +45,7 @@ class Rank {
 
   core::Result<std::unique_ptr<Group>> create_group(std::uint64_t epoch) {
     GroupOptions options{.job = "gpu", .epoch = {epoch}, .name = "dp", .members = {}, .self = {rank_}};
-    for (int i = 0; i < kRanks; ++i) options.members.push_back({i});
+    for (int i = 0; i < ranks_; ++i) options.members.push_back({i});
     return backend_->create_group(std::move(options));
   }
 
@@ -74,6 +74,7 @@ class Rank {
   static constexpr std::size_t kBytes = std::size_t{1} << 20;
 
   int rank_;
+  int ranks_;
   FileRendezvous rendezvous_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<CollectiveBackend> backend_;
@@ -85,37 +86,48 @@ class Rank {
 /// Whether the ranks of one epoch get from each kind of operation what they should.
 core::Result<bool> exchange(Rank& rank, Group& group) {
   const std::int32_t self = group.index();
+  const std::int32_t ranks = group.size();
   Numbers ramp(1000);
   std::iota(ramp.begin(), ramp.end(), self);
   const Numbers sum = TRY(rank.run(group, {.kind = OperationKind::all_reduce}, ramp, ramp.size()));
   for (std::size_t i = 0; i < sum.size(); ++i) {
-    if (sum[i] != 2 * static_cast<std::int32_t>(i) + 1) return false;
+    if (sum[i] != ranks * static_cast<std::int32_t>(i) + ranks * (ranks - 1) / 2) return false;
   }
-  const std::vector<std::size_t> counts{3, 1};
+  // Rank r has r + 1 elements, so that parts are uneven.
+  std::vector<std::size_t> counts;
+  Numbers all;
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    counts.push_back(static_cast<std::size_t>(r) + 1);
+    all.insert(all.end(), counts.back(), r + 7);
+  }
+  const std::size_t own = counts[static_cast<std::size_t>(self)];
   const Numbers gathered = TRY(rank.run(group, {.kind = OperationKind::all_gather, .input_counts = counts},
-                                        Numbers(counts[static_cast<std::size_t>(self)], self + 7), 4));
-  if (gathered != Numbers{7, 7, 7, 8}) return false;
+                                        Numbers(own, self + 7), all.size()));
+  if (gathered != all) return false;
   const Numbers scattered =
-      TRY(rank.run(group, {.kind = OperationKind::reduce_scatter, .output_counts = counts}, {self, 1, 2, 3},
-                   counts[static_cast<std::size_t>(self)]));
-  if (scattered != (self == 0 ? Numbers{1, 2, 4} : Numbers{6})) return false;
-  const Numbers exchanged =
-      TRY(rank.run(group, {.kind = OperationKind::all_to_all}, {10 * self, 10 * self + 1}, 2));
-  return exchanged == Numbers{self, 10 + self};
+      TRY(rank.run(group, {.kind = OperationKind::reduce_scatter, .output_counts = counts}, all, own));
+  if (scattered != Numbers(own, ranks * (self + 7))) return false;
+  Numbers sent;
+  Numbers expected;
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    sent.push_back(10 * self + r);
+    expected.push_back(10 * r + self);
+  }
+  return TRY(rank.run(group, {.kind = OperationKind::all_to_all}, sent, sent.size())) == expected;
 }
 
 /// Forks the ranks; each does `work` and ends with its code.
 template <class Work>
-std::vector<int> run_ranks(Work work) {
+std::vector<int> run_ranks(int ranks, Work work) {
   std::string pattern = (std::filesystem::temp_directory_path() / "troupe-nccl-XXXXXX").string();
   CHECK(mkdtemp(pattern.data()) != nullptr, "the test has a temporary directory");
   std::vector<pid_t> pids;
-  for (int i = 0; i < kRanks; ++i) {
+  for (int i = 0; i < ranks; ++i) {
     const pid_t pid = fork();
     CHECK(pid >= 0, "the test can fork");
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      Rank rank(i, pattern);
+      Rank rank(i, ranks, pattern);
       const auto opened = rank.open();
       if (!opened) {
         (void)std::fprintf(stderr, "%s\n", opened.error().message.c_str());
@@ -140,8 +152,10 @@ int report(const core::Error& error) {
   return 1;
 }
 
-TEST(NcclOnGpu, MovesAndReducesInOneEpochAfterAnother) {
-  const auto codes = run_ranks([](Rank& rank, int) {
+class NcclOnGpu : public testing::TestWithParam<int> {};
+
+TEST_P(NcclOnGpu, MovesAndReducesInOneEpochAfterAnother) {
+  const auto codes = run_ranks(GetParam(), [](Rank& rank, int) {
     for (std::uint64_t epoch = 1; epoch <= 3; ++epoch) {
       const auto group = rank.create_group(epoch);
       if (!group) return report(group.error());
@@ -153,14 +167,16 @@ TEST(NcclOnGpu, MovesAndReducesInOneEpochAfterAnother) {
   });
   if (codes[0] == kNoGpu) GTEST_SKIP() << "no GPU, or no NCCL, or a build without CUDA";
 
-  EXPECT_EQ(codes, std::vector<int>(kRanks, 0));
+  EXPECT_EQ(codes, std::vector<int>(static_cast<std::size_t>(GetParam()), 0));
 }
 
-TEST(NcclOnGpu, AKilledPeerEndsTheSurvivorsOperation) {
-  const auto codes = run_ranks([](Rank& rank, int self) {
+TEST_P(NcclOnGpu, AKilledPeerEndsTheSurvivorsOperation) {
+  const int last = GetParam() - 1;
+  if (last == 0) return;
+  const auto codes = run_ranks(GetParam(), [last](Rank& rank, int self) {
     const auto group = rank.create_group(1);
     if (!group) return report(group.error());
-    if (self == 1) raise(SIGKILL);
+    if (self == last) raise(SIGKILL);
     const auto sum = rank.run(**group, {.kind = OperationKind::all_reduce, .deadline = 20s}, {1, 2}, 2);
     if (sum) return 2;
     const bool is_expected =
@@ -169,8 +185,14 @@ TEST(NcclOnGpu, AKilledPeerEndsTheSurvivorsOperation) {
   });
   if (codes[0] == kNoGpu) GTEST_SKIP() << "no GPU, or no NCCL, or a build without CUDA";
 
-  EXPECT_EQ(codes, (std::vector<int>{0, 128 + SIGKILL}));
+  std::vector<int> expected(static_cast<std::size_t>(last), 0);
+  expected.push_back(128 + SIGKILL);
+  EXPECT_EQ(codes, expected);
 }
+
+INSTANTIATE_TEST_SUITE_P(All, NcclOnGpu, testing::Values(1, 2, 4), [](const testing::TestParamInfo<int>& of) {
+  return std::to_string(of.param) + "_ranks";
+});
 
 }  // namespace
 }  // namespace troupe::gpu

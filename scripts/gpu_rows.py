@@ -1,0 +1,230 @@
+"""The rows of scripts/gpu_check: the most valuable first, in case time runs out."""
+import os
+import re
+import shutil
+
+import gpu_benchmarks
+from gpu_checks import NO_TIME, NOT_FOUND, Row, Section, command_row, judged, records, slug
+
+# In a rehearsal: takes the place of compute-sanitizer and its eight words of options.
+STAND_IN = """#!/bin/sh
+shift 8
+"$@"
+status=$?
+echo "========= ERROR SUMMARY: 0 errors"
+exit $status
+"""
+
+# Once the first checkpoint is there, a rank, which is a child of the launcher, gets the signal.
+HURT_A_RANK = r"""
+"$@" &
+launcher=$!
+while kill -0 "$launcher" 2>/dev/null && ! ls "$SAVED"/step_*/manifest.json >/dev/null 2>&1; do sleep 0.05; done
+for stat in /proc/[0-9]*/stat; do
+  read -r pid name state parent rest <"$stat" 2>/dev/null || continue
+  if [ "$name" = "(troupe-gpt)" ] && [ "$parent" = "$launcher" ]; then rank=$pid; fi
+done
+kill -"$SIGNAL" "$rank"
+wait "$launcher"
+"""
+
+CONTRACTS = (("contract of devices", "*DeviceContract*cuda*"),
+             ("beside a trainer", "*CudaBesideATrainer*"),
+             ("kernels", "*cuda*:*Cuda*-*DeviceContract*:*BesideATrainer*:*OnGpu*"))
+SPLIT = ("--pipeline-schedule", "zero-bubble")
+STAGES = ("--pipeline-parallel", "2")
+LAYERS = ("--tensor-parallel", "2")
+SEQUENCES = ("--context-parallel", "2")
+
+
+def tests_passed(text):
+    """The tests ran, and none was skipped for want of a GPU."""
+    ran = re.search(r"\[  PASSED  \] (\d+) test", text)
+    return ran is not None and int(ran.group(1)) > 0 and "[  SKIPPED ]" not in text
+
+
+def tests_figure(text):
+    return re.search(r"\[  PASSED  \] (\d+) test", text).group(1) + " tests"
+
+
+def is_clean(text, processes):
+    """Every process ended with a summary, and none had an error."""
+    counts = re.findall(r"ERROR SUMMARY: (\d+) error", text)
+    return len(counts) >= processes and all(count == "0" for count in counts)
+
+
+def close(found, expected):
+    """Losses within 1e-5 of others, relative."""
+    return all(abs(loss - other) <= 1e-5 * other for loss, other in zip(found, expected))
+
+
+class Rows:
+    """`root` is where the pack was unpacked; `has` says what the machine has: gpu, nccl, cublas, torch."""
+
+    def __init__(self, checks, root, has, sanitizer):
+        self.checks, self.root, self.has, self.sanitizer = checks, root, has, sanitizer
+        self.losses = {}  # of jobs that ended, by what makes their model and then by their options
+        self.named = set()
+
+    def program(self, name):
+        return str(self.root / "bin" / name)
+
+    def job(self, ranks, *arguments, under=(), launch=()):
+        """apps/gpt as a job of `ranks` on the GPUs of this machine. Ranks that share one are slow."""
+        return [self.program("troupe"), "launch", "--standalone", "--nproc-per-node", str(ranks), *launch, "--", *under,
+                self.program("troupe-gpt"), "--device", "cuda", "--sample-bytes", "0", "--evaluate-every", "0", "--text",
+                str(self.root / "text.txt"), *map(str, arguments)]
+
+    def needing(self, needs, row):
+        """The row, or one that says what it lacks."""
+        missing = [name for name in needs if not self.has.get(name)]
+        if missing:
+            row.make = lambda checks, limit: (NOT_FOUND, f"needs {', '.join(missing)}")
+        return row
+
+    def tests(self, name, program, suite, limit, needs=("gpu",), under=(), **more):
+        command = [*under, self.program(program), *([f"--gtest_filter={suite}"] if suite else [])]
+        return self.needing(needs, command_row(name, command, limit, passed=more.pop("passed", tests_passed),
+                                               figure=tests_figure, **more))
+
+    def groups(self, ranks):
+        return self.tests(f"groups over NCCL, {ranks} ranks on one GPU", "gpu_tests", f"*OnGpu*{ranks}_ranks*", 40,
+                          ("gpu", "nccl"))
+
+    # Equal bits.
+
+    def bits(self, dtype, ranks, *more, model=()):
+        """A short run; its losses are kept."""
+        steps = 4 if self.checks.emulated else 20
+        name = " ".join([f"apps/gpt {dtype}, {ranks} rank{'s' if ranks > 1 else ''}", *model, *more])
+        folder = self.checks.work / slug("gpt", dtype, ranks, *model, *more)
+
+        def figure(_):
+            found, end = records(folder)
+            self.losses.setdefault((dtype, *model), {})[(ranks, *more)] = [step["loss"] for step in found]
+            return f"loss {found[0]['loss']:.4f} to {found[-1]['loss']:.4f}, {end}"
+
+        return self.needing(("gpu", "nccl", "cublas"), command_row(
+            name, self.job(ranks, "--preset", "tiny", "--steps", steps, "--seed", 7, "--dtype", dtype, "--output",
+                           folder, *model, *more), 45, figure=figure,
+            before=lambda: shutil.rmtree(folder, ignore_errors=True)))
+
+    def equal(self, dtype, jobs, claim, model=()):
+        """Rows of jobs that train the same model, and one that says whether they came to the same. A job that is in
+        several claims runs once."""
+        rows = []
+        for ranks, more in jobs:
+            row = self.bits(dtype, ranks, *more, model=model)
+            if row.name not in self.named:
+                rows.append(row)
+                self.named.add(row.name)
+
+        def judge():
+            found = self.losses.get((dtype, *model), {})
+            done = [found[(ranks, *more)] for ranks, more in jobs if (ranks, *more) in found]
+            if any(losses != done[0] for losses in done):
+                return "FAILED", "losses differ: see the rows of these jobs"
+            if len(done) == len(jobs):
+                return "passed", f"{len(jobs)} jobs"
+            return NO_TIME, f"{len(done)} of {len(jobs)} jobs ended, with the same losses" if len(done) > 1 else ""
+        return [*rows, judged(f"{dtype}: {claim}", judge)]
+
+    def near(self, what, way):
+        def judge():
+            found, whole = self.losses.get(("f32", *way), {}).get((2,)), self.losses.get(("f32",), {}).get((1,))
+            if found is None or whole is None:
+                return NO_TIME, ""
+            return ("passed" if close(found, whole) else "FAILED"), ""
+        return judged(f"f32: losses with shared {what} within 1e-5 of those of whole ones", judge)
+
+    def core_bits(self):
+        ranks = [(count, ()) for count in (1, 2, 4)]
+        strategies = [(1, ()), (2, ("--strategy", "zero3")), (4, ("--strategy", "zero3")), (2, ("--strategy", "zero2")),
+                      (2, STAGES), (4, ("--strategy", "hfsdp", "--optimizer-instances", "2"))]
+        rows = []
+        for jobs, claim in ((ranks, "the same bits on 1, 2 and 4 ranks"),
+                            (strategies, "the same bits whatever is sharded, and in stages")):
+            for dtype in ("f32", "bf16"):
+                rows += self.equal(dtype, jobs, claim)
+        return rows
+
+    def more_bits(self):
+        rows = []
+        for dtype in ("bf16", "f32"):
+            rows += self.equal(dtype, [(2, ()), (4, ("--expert-parallel", "4", "--strategy", "zero3")), (1, ()),
+                                       (2, ("--expert-parallel", "2")), (2, STAGES),
+                                       (4, (*STAGES, *SPLIT, "--expert-parallel", "2", "--strategy", "zero3"))],
+                               "the same bits wherever experts are", ("--experts", "4"))
+            for what, way in (("layers", LAYERS), ("sequences", SEQUENCES),
+                              ("layers and rows", (*LAYERS, "--sequence-parallel"))):
+                rows += self.equal(dtype, [(2, ()), (4, ("--strategy", "zero3")), (4, STAGES), (4, (*STAGES, *SPLIT))],
+                                   f"shared {what} have the same bits in any strategy, and in stages", way)
+                if dtype == "f32":
+                    rows.append(self.near(what, way))
+            rows += self.equal(dtype, [(1, ()), (2, (*STAGES, *SPLIT)), (4, (*STAGES, *SPLIT, "--strategy", "zero3")),
+                                       (2, (*STAGES, "--pipeline-schedule", "gpipe")), (2, ("--register-memory",)),
+                                       (2, ("--strategy", "zero3", "--register-memory"))],
+                               "the same bits in any schedule, and with registered memory")
+            rows += self.equal(dtype, [(1, ()), (2, ()), (4, ("--strategy", "zero3"))],
+                               "the same bits with gradients sent as bf16", ("--wire-dtype", "bf16"))
+        rows += self.equal("bf16", [(1, ()), (2, ()), (4, ("--strategy", "zero3"))],
+                           "the same bits with fp8 blocks gathered", ("--gather-dtype", "f8_e4m3"))
+        for what, way in (("layers", LAYERS), ("sequences", SEQUENCES)):
+            rows += self.equal("bf16", [(2, ()), (4, ("--strategy", "zero3"))],
+                               f"experts and shared {what} have the same bits in any strategy",
+                               (*way, "--experts", "4"))
+        return rows
+
+    # Failures.
+
+    def failure(self, signal):
+        """The job must go on from its checkpoint to its end, which even on fast machines is a second away."""
+        saved = self.checks.work / f"saved-{signal}"
+        steps, every = (12, 4) if self.checks.emulated else (400, 40)
+        command = self.job(2, "--preset", "tiny", "--steps", steps, "--checkpoints", saved, "--save-every", every,
+                           launch=("--max-restarts=1",))
+        return self.needing(("gpu", "nccl", "cublas"), command_row(
+            f"SIG{signal} of a rank: the next epoch trains on", ["bash", "-c", HURT_A_RANK, "job", *command], 60,
+            environment={"SAVED": str(saved), "SIGNAL": signal},
+            before=lambda: shutil.rmtree(saved, ignore_errors=True),
+            passed=lambda text: "restart 1 of 1" in text and (saved / f"step_{steps:08}").is_dir()))
+
+    # Memory errors.
+
+    def sanitized(self):
+        """In the contracts' suites and in short jobs. What calls return does not count: tests provoke it."""
+        tool = self.sanitizer
+        if self.checks.emulated:
+            tool = str(self.checks.work / "stand-in-for-compute-sanitizer")
+            with open(tool, "w") as file:
+                file.write(STAND_IN)
+            os.chmod(tool, 0o755)
+        memcheck = [tool, "--tool", "memcheck", "--target-processes", "all", "--report-api-errors", "no",
+                    "--error-exitcode", "9"]
+        self.has["compute-sanitizer"] = tool is not None
+        rows = [self.tests(f"compute-sanitizer: {name}", "gpu_tests", suite, 60, ("gpu", "compute-sanitizer"), memcheck,
+                           passed=lambda text: is_clean(text, 1) and tests_passed(text), refusal="Device not supported")
+                for name, suite in (CONTRACTS[0], CONTRACTS[2])]
+        for ranks in (1, 2):
+            job = self.job(ranks, "--preset", "tiny", "--steps", 3, "--lanes", 4, "--batch", 1, under=memcheck)
+            rows.append(self.needing(("gpu", "nccl", "cublas", "compute-sanitizer"), command_row(
+                f"compute-sanitizer: apps/gpt, {ranks} rank{'s' if ranks > 1 else ''}", job, 60,
+                passed=lambda text, ranks=ranks: is_clean(text, ranks), figure=lambda _: "3 steps",
+                refusal="Device not supported")))
+        return rows
+
+    def sections(self):
+        benchmarks = gpu_benchmarks.Benchmarks(self)
+        return [
+            Section(90, [command_row("troupe doctor", [self.program("troupe"), "doctor"], 30),
+                         *(self.tests(name, "gpu_tests", suite, 40) for name, suite in CONTRACTS)]),
+            Section(60, [self.groups(ranks) for ranks in (1, 2, 4)]),
+            Section(100, self.core_bits()),
+            Section(50, [self.failure("KILL"), self.failure("STOP")]),
+            Section(90, benchmarks.rows()),
+            Section(30, [self.tests("apps/gpt: kernels and model against the host's", "apps_gpt_gpu_tests", None, 60,
+                                    ("gpu", "cublas"))]),
+            Section(20, self.more_bits()),
+            Section(10, benchmarks.more_rows()),
+            Section(30, self.sanitized()),
+        ]
