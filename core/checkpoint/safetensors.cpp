@@ -4,6 +4,8 @@
 #include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <tuple>
 #include <unordered_set>
 #include <utility>
 
@@ -21,6 +23,7 @@ using Json = nlohmann::json;
 
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::int64_t kAlignment = 64;
+constexpr std::size_t kLongestType = 32;
 constexpr const char* kShardingInfo = "DCP_SHARDING_INFO";
 
 constexpr std::array<std::pair<DType, std::string_view>, 15> kNames{{{DType::f64, "F64"},
@@ -38,6 +41,16 @@ constexpr std::array<std::pair<DType, std::string_view>, 15> kNames{{{DType::f64
                                                                      {DType::u16, "U16"},
                                                                      {DType::u8, "U8"},
                                                                      {DType::boolean, "BOOL"}}};
+
+/// What writers have beyond these, since safetensors 0.6 and later: the bits of an element.
+constexpr std::array<std::pair<std::string_view, unsigned>, 8> kOtherBits{{{"F4", 4},
+                                                                           {"F6_E2M3", 6},
+                                                                           {"F6_E3M2", 6},
+                                                                           {"F8_E8M0", 8},
+                                                                           {"F8_E4M3FNUZ", 8},
+                                                                           {"F8_E5M2FNUZ", 8},
+                                                                           {"C64", 64},
+                                                                           {"C128", 128}}};
 
 bool read_natural(const Json& value, std::uint64_t& number) {
   if (!value.is_number_unsigned()) return false;
@@ -59,6 +72,22 @@ Result<Shape> shape_of(const Json& value, const std::string& name) {
   return shape;
 }
 
+/// Whether it is spelled as names of types are, so that a newer writer may mean one by it.
+bool is_type_name(std::string_view text) {
+  return !text.empty() &&
+         text.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == std::string_view::npos;
+}
+
+/// Bits of an element; nothing for a type of which only the name is known.
+std::optional<unsigned> bits_of(std::string_view dtype) {
+  for (const auto& [name, bits] : kOtherBits) {
+    if (name == dtype) return bits;
+  }
+  const auto known = dtype_from_safetensors(dtype);
+  if (!known) return std::nullopt;
+  return static_cast<unsigned>(8 * size_of(*known));
+}
+
 Result<SafetensorsEntry> entry_of(const std::string& name, const Json& value, std::uint64_t data_begin,
                                   std::uint64_t file_bytes) {
   if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") ||
@@ -67,7 +96,12 @@ Result<SafetensorsEntry> entry_of(const std::string& name, const Json& value, st
                 name);
   SafetensorsEntry entry;
   entry.name = name;
-  entry.dtype = TRY(dtype_from_safetensors(value["dtype"].get_ref<const std::string&>()));
+  const auto& type = value["dtype"].get_ref<const std::string&>();
+  if (const auto known = dtype_from_safetensors(type)) {
+    entry.dtype = *known;
+  } else if (!is_type_name(type)) {
+    return fail(Errc::corrupt, "tensor '{}': {}", name, known.error().message);
+  }
   entry.shape = TRY(shape_of(value["shape"], name));
   const auto& offsets = value["data_offsets"];
   std::uint64_t begin = 0;
@@ -77,24 +111,42 @@ Result<SafetensorsEntry> entry_of(const std::string& name, const Json& value, st
       !read_natural(offsets[1], end) || begin > end || end > room)
     return fail(Errc::corrupt, "tensor '{}' does not lie in the {} data bytes of its file", name, room);
   const auto elements = static_cast<std::uint64_t>(elements_of(entry.shape));
-  if ((end - begin) % size_of(entry.dtype) != 0 || (end - begin) / size_of(entry.dtype) != elements)
+  const auto bits = bits_of(type);
+  // Elements of less than a byte fill whole bytes together. Few enough fit into a file that bits can be
+  // counted.
+  const bool fits = elements <= (std::uint64_t{1} << 56) &&
+                    (!bits || (elements * *bits % 8 == 0 && elements * *bits / 8 == end - begin));
+  if (!fits)
     return fail(Errc::corrupt, "tensor '{}' has {} bytes, its shape {} of {} needs {} elements", name,
-                end - begin, to_string(entry.shape), safetensors_name(entry.dtype), elements);
+                end - begin, to_string(entry.shape), type.substr(0, kLongestType), elements);
   entry.begin = data_begin + begin;
   entry.end = data_begin + end;
   return entry;
 }
 
-Result<void> check_no_gaps(const std::vector<SafetensorsEntry>& entries, std::uint64_t data_begin,
-                           std::uint64_t file_bytes) {
-  std::uint64_t expected = data_begin;
-  for (const auto& entry : entries) {
+/// The order of their bytes.
+constexpr auto comes_before = [](const auto& a, const auto& b) {
+  return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+};
+
+/// Both lists are in the order of their bytes.
+Result<void> check_no_gaps(const SafetensorsHeader& header, std::uint64_t file_bytes) {
+  std::uint64_t expected = header.data_begin;
+  const auto follows = [&](const auto& entry) -> Result<void> {
     if (entry.begin != expected)
       return fail(Errc::corrupt,
                   "tensor '{}' begins at byte {} of its file, expected {}: a gap or an overlap", entry.name,
                   entry.begin, expected);
     expected = entry.end;
+    return {};
+  };
+  auto unknown = header.unknown.begin();
+  for (const auto& entry : header.entries) {
+    for (; unknown != header.unknown.end() && comes_before(*unknown, entry); ++unknown)
+      TRY(follows(*unknown));
+    TRY(follows(entry));
   }
+  for (; unknown != header.unknown.end(); ++unknown) TRY(follows(*unknown));
   if (expected != file_bytes)
     return fail(Errc::corrupt, "the file has {} bytes, its tensors end at {}", file_bytes, expected);
   return {};
@@ -151,7 +203,8 @@ Result<DType> dtype_from_safetensors(std::string_view name) {
   for (const auto& [dtype, known] : kNames) {
     if (known == name) return dtype;
   }
-  return fail(Errc::corrupt, "the element type '{}' is not one that this reader knows", name.substr(0, 32));
+  return fail(Errc::unavailable, "the element type '{}' is not one that this reader knows",
+              name.substr(0, kLongestType));
 }
 
 std::string safetensors_header(std::vector<SafetensorsEntry>& entries,
@@ -218,7 +271,14 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> be
   header.data_begin = data_begin;
   for (const auto& [name, value] : json.items()) {
     if (name != kMetadataName) {
-      header.entries.push_back(TRY(entry_of(name, value, data_begin, file_bytes)));
+      auto entry = TRY(entry_of(name, value, data_begin, file_bytes));
+      const auto& type = value["dtype"].get_ref<const std::string&>();
+      if (dtype_from_safetensors(type)) {
+        header.entries.push_back(std::move(entry));
+      } else {
+        header.unknown.push_back(
+            {std::move(entry.name), type.substr(0, kLongestType), entry.begin, entry.end});
+      }
       continue;
     }
     if (!value.is_object()) return fail(Errc::corrupt, "__metadata__ of a safetensors header is no object");
@@ -228,10 +288,9 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> be
       header.metadata[key] = member.get<std::string>();
     }
   }
-  std::sort(header.entries.begin(), header.entries.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
-  });
-  TRY(check_no_gaps(header.entries, data_begin, file_bytes));
+  std::sort(header.entries.begin(), header.entries.end(), comes_before);
+  std::sort(header.unknown.begin(), header.unknown.end(), comes_before);
+  TRY(check_no_gaps(header, file_bytes));
   return header;
 }
 

@@ -28,8 +28,19 @@ struct SafetensorsEntry {
   friend bool operator==(const SafetensorsEntry&, const SafetensorsEntry&) = default;
 };
 
+/// A tensor of an element type that this library lacks.
+struct UnknownSafetensor {
+  std::string name;
+  std::string dtype;  ///< as the header has it, at most 32 bytes
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+
+  friend bool operator==(const UnknownSafetensor&, const UnknownSafetensor&) = default;
+};
+
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries;        ///< in the order of their bytes
+  std::vector<UnknownSafetensor> unknown;       ///< likewise
   std::map<std::string, std::string> metadata;  ///< the free-form member kMetadataName
   std::uint64_t data_begin = 0;                 ///< where the first tensor begins
 
@@ -44,6 +55,7 @@ inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
 /// "F32", "BF16", "F8_E4M3", "BOOL", ...
 std::string_view safetensors_name(DType dtype) noexcept;
+/// Errc::unavailable for another name: newer writers have more types.
 Result<DType> dtype_from_safetensors(std::string_view name);
 
 /// The beginning of the file up to the first tensor, a multiple of 64 bytes. Sets begin and end of every
@@ -58,7 +70,7 @@ Result<void> check_header_size(std::string_view header);
 /// Validates a header: `beginning` holds at least the header, `file_bytes` is the size of the file.
 /// Errc::corrupt for a header that is short, not JSON, or too large (100 MB), for tensors that overlap, leave
 /// gaps or do not end where the file does, for sizes that contradict shape and dtype, and for duplicate
-/// names.
+/// names. Of types that are not known, only those of known widths have their sizes checked.
 Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> beginning,
                                                    std::uint64_t file_bytes);
 

@@ -231,8 +231,30 @@ TEST(SafetensorsHeader, SaysWhatIsWrongWithATensor) {
   EXPECT_EQ(refusal(tensor("[1]", "[4,8]"), 8),
             "tensor 'a' begins at byte 66 of its file, expected 62: a gap or an overlap");
   EXPECT_EQ(refusal(tensor("[1]", "[0,4]"), 8), "the file has 70 bytes, its tensors end at 66");
-  EXPECT_THAT(refusal(R"({"a":{"dtype":"F4","shape":[],"data_offsets":[0,0]}})", 0),
-              HasSubstr("'F4' is not one that this reader knows"));
+  EXPECT_EQ(refusal(R"({"a":{"dtype":"F4","shape":[2,3],"data_offsets":[0,2]}})", 2),
+            "tensor 'a' has 2 bytes, its shape (2, 3) of F4 needs 6 elements");
+  EXPECT_EQ(refusal(R"({"a":{"dtype":"C64","shape":[2],"data_offsets":[0,8]}})", 8),
+            "tensor 'a' has 8 bytes, its shape (2) of C64 needs 2 elements");
+  EXPECT_EQ(refusal(R"({"a":{"dtype":"NEW","shape":[2],"data_offsets":[0,3]}})", 2),
+            "tensor 'a' does not lie in the 2 data bytes of its file");
+}
+
+TEST(SafetensorsHeader, NamesTensorsOfTypesThatItDoesNotKnow) {
+  const auto header =
+      parse(R"({"a":{"dtype":"F8_E8M0","shape":[4],"data_offsets":[0,4]},)"
+            R"("b":{"dtype":"F4","shape":[2,8],"data_offsets":[4,12]},)"
+            R"("c":{"dtype":"U8","shape":[1],"data_offsets":[12,13]},)"
+            R"("d":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[13,16]},)"
+            R"("e":{"dtype":"C64","shape":[2],"data_offsets":[16,32]},)"
+            R"("f":{"dtype":"A_TYPE_OF_YEARS_TO_COME_WITH_A_LONG_NAME","shape":[3],"data_offsets":[32,37]}})",
+            37);
+
+  ASSERT_TRUE(header.has_value()) << header.error().message;
+  ASSERT_EQ(header->entries.size(), 1U);
+  EXPECT_EQ(header->entries[0].name, "c");
+  std::string types;
+  for (const auto& tensor : header->unknown) types += tensor.name + " " + tensor.dtype + ", ";
+  EXPECT_EQ(types, "a F8_E8M0, b F4, d F6_E2M3, e C64, f A_TYPE_OF_YEARS_TO_COME_WITH_A_L, ");
 }
 
 TEST(ShardingOffsets, AreZeroWhereTheFileSaysNothing) {
