@@ -5,6 +5,7 @@
 #include "actors/world/io_worker.hpp"
 #include "actors/world/meeting_point.hpp"
 #include "actors/world/own_address.hpp"
+#include "actors/world/storage/holds.hpp"
 #include "actors/world/storage/posix.hpp"
 
 #include <signal.h>
@@ -51,6 +52,7 @@ struct ProcessRank::State {
   std::unique_ptr<MeetingPoint> meeting_point;  ///< if torchrun's agent has the port
   std::unique_ptr<TcpNetwork> network;          ///< null in a world of one; set before there are actors
   std::unique_ptr<SignalWatcher> watcher;
+  OwnerClaim owner;  ///< of the storage
   std::unique_ptr<Storage> storage;
   std::unique_ptr<Storage> local_storage;
   std::mutex io_mutex;  // guards io and local_io
@@ -149,6 +151,15 @@ core::Result<std::string> device_of_rank(const std::string& name, const JobEnvir
   return fmt::format("cuda:{}", environment.local_rank % gpus);
 }
 
+/// What all ranks of a job call it, and those of no other job that writes at the same time.
+std::string owner_name(const JobEnvironment& environment) {
+  if (environment.launcher == "troupe") return environment.job;
+  if (environment.world.value == 1) return fmt::format("{}-{}", environment.job, ::getpid());
+  const auto variables = process_variables();
+  return fmt::format("{}-{}-{}", environment.job, variables("MASTER_ADDR").value_or(""),
+                     variables("MASTER_PORT").value_or(""));
+}
+
 std::string directory_of_rank(std::string directory, core::Rank rank) {
   constexpr std::string_view kRank = "{rank}";
   const auto number = std::to_string(rank.value);
@@ -181,6 +192,9 @@ core::Result<std::unique_ptr<ProcessRank>> ProcessRank::create(ProcessWorldOptio
   const auto& checkpoints = world->state_->options.checkpoint_directory;
   if (!checkpoints.empty()) {
     world->state_->storage = TRY(PosixStorage::open_or_make(checkpoints));
+    std::string said;
+    world->state_->owner = TRY(OwnerClaim::take(checkpoints, owner_name(world->environment()), said));
+    if (!said.empty() && world->rank().value == 0) world->state_->options.log(said);
     world->state_->io = std::make_unique<IoWorker>();
   }
   const auto& local = world->state_->options.local_checkpoint_directory;

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "actors/planes/checkpoint/reader.hpp"
+#include "actors/world/storage/holds.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"
 
@@ -17,8 +18,18 @@ using core::Result;
 
 namespace {
 
-constexpr std::string_view kPrefix = "step_";
+constexpr std::string_view kPrefix = kCheckpointPrefix;
+constexpr std::string_view kTemporary = ".tmp-";
+constexpr std::string_view kRemoved = ".removed";
 constexpr const char* kTracker = "latest_checkpointed_iteration.txt";
+
+/// "NAME.tmp-" and 16 hexadecimal digits.
+bool is_temporary(std::string_view name) {
+  const auto at = name.rfind(kTemporary);
+  if (at == std::string_view::npos) return false;
+  const auto save = name.substr(at + kTemporary.size());
+  return save.size() == 16 && save.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
 
 std::optional<core::StepCount> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
@@ -151,7 +162,7 @@ Result<std::vector<std::string>> prune_checkpoints(Storage& storage, const core:
     removed.push_back(checkpoint.name);
     if (dry_run) continue;
     // Renamed first, so that nothing takes what is left of it for a checkpoint.
-    const auto going = checkpoint.name + ".removed";
+    const auto going = checkpoint.name + std::string(kRemoved);
     TRY(remove_tree(storage, going));
     TRY(storage.rename(checkpoint.name, going));
     TRY(storage.sync_directory(""));
@@ -163,10 +174,26 @@ Result<std::vector<std::string>> prune_checkpoints(Storage& storage, const core:
 Result<void> clear_unfinished(Storage& storage) {
   for (const auto& name : TRY(storage.list(""))) {
     if (!name.starts_with(kPrefix)) continue;
-    const bool unfinished = name.find(".tmp-") != std::string::npos || name.ends_with(".removed");
+    const bool unfinished = name.ends_with(kRemoved) || (name.find(kTemporary) != std::string::npos &&
+                                                         is_held(storage, name) != Held::yes);
     if (unfinished) TRY(remove_tree(storage, name));
   }
   return {};
+}
+
+Result<std::vector<std::string>> clear_abandoned(Storage& storage, std::string_view prefix) {
+  std::vector<std::string> cleared;
+  for (auto& name : TRY(storage.list(""))) {
+    if (!name.starts_with(prefix)) continue;
+    const bool is_removed = prefix == kPrefix && name.ends_with(kRemoved);
+    if (!is_removed && !is_temporary(name)) continue;
+    // Held while it goes, so that nobody begins to write there.
+    const Hold hold = hold_directory(storage, name);
+    if (!is_removed && hold.is_empty()) continue;
+    TRY(remove_tree(storage, name));
+    cleared.push_back(std::move(name));
+  }
+  return cleared;
 }
 
 }  // namespace troupe::actors

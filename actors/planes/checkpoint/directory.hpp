@@ -66,8 +66,18 @@ core::Result<std::vector<std::string>> prune_checkpoints(Storage& storage, const
                                                          std::optional<core::StepCount> newest = {},
                                                          const CheckpointJudge& is_good = is_good_quickly);
 
-/// Removes what saves and removals left unfinished. No save may be in progress in this directory.
+/// Removes what saves and removals left unfinished, except what a process is writing
+/// (actors/world/storage/holds.hpp). Where the file system cannot say so, no save may be in progress in this
+/// directory.
 core::Result<void> clear_unfinished(Storage& storage);
+
+/// What names of checkpoints begin with.
+inline constexpr std::string_view kCheckpointPrefix = "step_";
+
+/// For a tool, which does not know who else writes there: removes what a process that is certainly gone left
+/// of its writing, under names such as "step_00000200.tmp-0123456789abcdef" that begin with `prefix`, and for
+/// kCheckpointPrefix also what removals left. Returns the names.
+core::Result<std::vector<std::string>> clear_abandoned(Storage& storage, std::string_view prefix);
 
 /// Removes a file, or a directory with all its contents; not_found is no error.
 core::Result<void> remove_tree(Storage& storage, std::string_view path);

@@ -198,6 +198,7 @@ void CheckpointPlane::on(const MakeSaveDirectory& work) {
       if (!cleared) options_.log("what earlier saves left could not be removed: " + cleared.error().message);
     }
     const auto made = storage_.make_directory(work.directory);
+    if (made) held_.insert_or_assign(work.directory, hold_directory(storage_, work.directory));
     say(Role::checkpoint_coordinator, messages::SaveDirectoryMade{work.sequence, messages::failure_of(made)});
   });
 }
@@ -208,6 +209,7 @@ void CheckpointPlane::on(const CommitSave& work) {
         commit_checkpoint(storage_, work.directory, core::checkpoint_name(work.step), work.manifest);
     say(Role::checkpoint_coordinator,
         messages::SaveCommitDone{work.sequence, messages::failure_of(committed)});
+    held_.erase(work.directory);
     if (committed) tidy(work.step);
   });
 }
@@ -224,6 +226,7 @@ void CheckpointPlane::on(const DiscardSave& work) {
     if (auto removed = remove_tree(storage_, work.directory); !removed)
       options_.log(
           fmt::format("{} of a failed save was not removed: {}", work.directory, removed.error().message));
+    held_.erase(work.directory);
   });
 }
 

@@ -15,6 +15,7 @@
 #include "actors/roles/checkpoint_work.hpp"
 #include "actors/roles/chunks.hpp"
 #include "actors/world/storage.hpp"
+#include "actors/world/storage/holds.hpp"
 #include "core/ids.hpp"
 #include "gpu/device.hpp"
 #include "messages/envelope.hpp"
@@ -89,7 +90,8 @@ class CheckpointPlane {
   gpu::Stream stream_;
   std::mutex mutex_;  // guards saves_
   std::map<std::uint64_t, SavePointer> saves_;
-  bool cleared_ = false;  ///< accessed only on the I/O worker
+  bool cleared_ = false;              ///< accessed only on the I/O worker, as is the next
+  std::map<std::string, Hold> held_;  ///< directories of saves in progress
 };
 
 }  // namespace troupe::actors

@@ -249,6 +249,10 @@ core::Result<Descriptor> PosixStorage::open_file(std::string_view path) const {
   return open_regular(path, O_RDONLY);
 }
 
+core::Result<Descriptor> PosixStorage::open_directory(std::string_view path) const {
+  return open_at(path, O_RDONLY | O_DIRECTORY);
+}
+
 core::Result<std::unique_ptr<WritableFile>> PosixStorage::create(std::string_view path) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
   auto name = fmt::format("{}/{}", directory_, path);

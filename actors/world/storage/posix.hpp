@@ -53,6 +53,7 @@ class PosixStorage final : public Storage {
 
   /// A regular file, open for reading.
   core::Result<posix::Descriptor> open_file(std::string_view path) const;
+  core::Result<posix::Descriptor> open_directory(std::string_view path) const;
 
  private:
   PosixStorage(std::string directory, posix::Descriptor descriptor, Links links, Reads reads)
