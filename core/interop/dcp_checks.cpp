@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/errors.hpp"
 #include "core/interop/crc32.hpp"
@@ -93,9 +94,8 @@ Result<void> check_dcp_files(
   return {};
 }
 
-Result<std::span<const std::byte>> dcp_chunk_elements(const DcpTensor& tensor, const DcpChunk& chunk,
-                                                      std::span<const std::byte> place_bytes,
-                                                      bool check_crc) {
+Result<DcpElements> dcp_chunk_elements(const DcpTensor& tensor, const DcpChunk& chunk,
+                                       std::span<const std::byte> place_bytes, bool check_crc) {
   Result<TorchTensor> stored = parse_torch_tensor(place_bytes);
   if (!stored) {
     return fail(stored.error().code, "dcp: '{}' {}: {}", tensor.key, to_string(chunk.box),
@@ -106,12 +106,12 @@ Result<std::span<const std::byte>> dcp_chunk_elements(const DcpTensor& tensor, c
                 to_string(chunk.box), name_of(stored->dtype), to_string(stored->shape), name_of(tensor.dtype),
                 to_string(chunk.box.extent));
   }
-  const auto elements = place_bytes.subspan(stored->offset, stored->bytes);
+  const auto elements = place_bytes.subspan(stored->offset, stored->stored_bytes);
   if (check_crc && stored->crc && crc32(elements) != *stored->crc) {
     return fail(Errc::corrupt, "dcp: '{}' {}: the elements do not have their CRC-32; the file was altered",
                 tensor.key, to_string(chunk.box));
   }
-  return elements;
+  return DcpElements{elements, std::move(stored->strides)};
 }
 
 std::string dcp_file_name(int rank, int index) {

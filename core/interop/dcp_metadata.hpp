@@ -85,11 +85,17 @@ Result<void> check_dcp_files(
     const DcpMetadata& metadata,
     const std::function<std::optional<std::uint64_t>(const std::string& name)>& file_bytes);
 
+/// Where the elements of a chunk are.
+struct DcpElements {
+  std::span<const std::byte> stored;  ///< from the first to the last one
+  Shape strides;                      ///< as in TorchTensor; empty: `stored` is the chunk, row-major
+};
+
 /// The elements of a chunk within the bytes of its place. Errc::corrupt unless the archive there is a tensor
 /// of the chunk's dtype and extent. With `check_crc` the elements are compared with their CRC-32, if the
 /// archive has one.
-Result<std::span<const std::byte>> dcp_chunk_elements(const DcpTensor& tensor, const DcpChunk& chunk,
-                                                      std::span<const std::byte> place_bytes, bool check_crc);
+Result<DcpElements> dcp_chunk_elements(const DcpTensor& tensor, const DcpChunk& chunk,
+                                       std::span<const std::byte> place_bytes, bool check_crc);
 
 /// The bytes of .metadata, as PyTorch 2.1 and later read them. `metadata.skipped` is not written.
 /// Errc::invalid_argument for what parse_dcp_metadata would refuse.

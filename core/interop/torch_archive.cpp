@@ -76,6 +76,31 @@ std::optional<Rebuild> rebuild_of(const PickleNode& node) {
   return Rebuild{arguments, v3};
 }
 
+/// What torch.save adds when a tensor is a view whose elements are to be negated or conjugated.
+Result<void> check_marks(const Rebuild& rebuild) {
+  const std::size_t place = rebuild.has_dtype ? 7 : 6;
+  if (rebuild.arguments.size() <= place) return {};
+  const PickleNode marks = rebuild.arguments.item(place);
+  if (marks.kind() == PickleKind::dict && marks.size() == 0) return {};
+  if (marks.kind() == PickleKind::none) return {};
+  return fail(Errc::unavailable,
+              "torch: the tensor is stored negated or conjugated; save tensor.resolve_neg().resolve_conj()");
+}
+
+/// Elements from the first to the last one, both included. Nothing: more than a storage can hold.
+std::optional<std::uint64_t> reach_of(const Shape& shape, const Shape& strides) {
+  std::uint64_t last = 0;
+  for (std::size_t axis = 0; axis < shape.size(); ++axis) {
+    if (shape[axis] == 0) return 0;
+    std::uint64_t step = 0;
+    if (__builtin_mul_overflow(static_cast<std::uint64_t>(shape[axis] - 1),
+                               static_cast<std::uint64_t>(strides[axis]), &step) ||
+        __builtin_add_overflow(last, step, &last) || last >= std::uint64_t{1} << 60)
+      return std::nullopt;
+  }
+  return last + 1;
+}
+
 /// Whether elements are consecutive without gaps, last axis fastest. Strides of extents of 1 are ignored.
 bool is_contiguous(const Shape& shape, const Shape& strides) {
   std::int64_t expected = 1;
@@ -113,13 +138,16 @@ Result<void> place_in_storage(const TorchArchive& archive, const Storage& storag
   }
   const std::uint64_t held = entry->bytes / element;
   const auto elements = static_cast<std::uint64_t>(elements_of(tensor.shape));
-  if (first > held || elements > held - first) {
-    return fail(Errc::corrupt, "torch: {} elements from {} on leave storage {}, which has {}", elements,
-                first, storage.key, held);
+  const auto reach =
+      tensor.strides.empty() ? std::optional(elements) : reach_of(tensor.shape, tensor.strides);
+  if (!reach || first > held || *reach > held - first) {
+    return fail(Errc::corrupt, "torch: {} elements from {} on leave storage {}, which has {}",
+                reach.value_or(elements), first, storage.key, held);
   }
   tensor.offset = entry->offset + first * element;
   tensor.bytes = elements * element;
-  if (entry->crc != 0 && tensor.bytes == entry->bytes) tensor.crc = entry->crc;
+  tensor.stored_bytes = *reach * element;
+  if (entry->crc != 0 && tensor.stored_bytes == entry->bytes) tensor.crc = entry->crc;
   return {};
 }
 
@@ -192,6 +220,12 @@ Result<TorchArchive> TorchArchive::open(std::span<const std::byte> bytes) {
   return TorchArchive{std::move(files), std::move(object)};
 }
 
+std::optional<PickleNode> torch_dict(const PickleNode& node) {
+  if (node.kind() == PickleKind::dict) return node;
+  const auto items = node.is_object_of("collections", "OrderedDict") ? node.items() : std::nullopt;
+  return items && items->kind() == PickleKind::dict ? items : std::nullopt;
+}
+
 bool is_torch_tensor(const PickleNode& node) {
   return rebuild_of(node).has_value();
 }
@@ -212,11 +246,8 @@ Result<TorchTensor> torch_tensor(const TorchArchive& archive, const PickleNode& 
   if (!first || *first < 0 || strides.size() != tensor.shape.size()) {
     return fail(Errc::corrupt, "torch: a tensor needs an offset >= 0 and as many strides as extents");
   }
-  if (elements_of(tensor.shape) > 1 && !is_contiguous(tensor.shape, strides)) {
-    return fail(Errc::unavailable,
-                "torch: the tensor is not contiguous, shape {} and strides {}; save tensor.contiguous()",
-                to_string(tensor.shape), to_string(strides));
-  }
+  TRY(check_marks(*rebuild));
+  if (elements_of(tensor.shape) > 1 && !is_contiguous(tensor.shape, strides)) tensor.strides = strides;
   TRY(place_in_storage(archive, storage, static_cast<std::uint64_t>(*first), tensor));
   return tensor;
 }

@@ -15,13 +15,18 @@
 
 namespace troupe::core {
 
-/// A tensor in an archive of torch.save. Its elements are contiguous, row-major and little-endian.
+/// A tensor in an archive of torch.save. Its elements are little-endian.
 struct TorchTensor {
   DType dtype = DType::f32;
   Shape shape;
-  std::uint64_t offset = 0;  ///< of the elements, in bytes from the archive's beginning
-  std::uint64_t bytes = 0;
-  /// CRC-32 of the elements; empty when the archive does not say.
+  std::uint64_t offset = 0;  ///< of the first element, in bytes from the archive's beginning
+  std::uint64_t bytes = 0;   ///< of all elements
+  /// In elements, one per axis; empty: they are contiguous and row-major. With a stride of 0 an axis repeats
+  /// what is stored once.
+  Shape strides;
+  /// From the first element to the last one in the archive: `bytes` unless there are strides.
+  std::uint64_t stored_bytes = 0;
+  /// CRC-32 of the stored bytes; empty when the archive does not say.
   std::optional<std::uint32_t> crc;
 
   friend bool operator==(const TorchTensor&, const TorchTensor&) = default;
@@ -36,11 +41,15 @@ struct TorchArchive {
   static Result<TorchArchive> open(std::span<const std::byte> bytes);
 };
 
+/// A dict, or the dict of an OrderedDict.
+std::optional<PickleNode> torch_dict(const PickleNode& node);
+
 /// Whether a node represents a tensor or parameter.
 bool is_torch_tensor(const PickleNode& node);
 
 /// A tensor, or a parameter, within an archive. Errc::unavailable for dtypes that Troupe lacks and for
-/// tensors that are not contiguous; Errc::corrupt when its numbers contradict each other or its storage.
+/// tensors whose elements are stored negated or conjugated; Errc::corrupt when its numbers contradict each
+/// other or its storage.
 Result<TorchTensor> torch_tensor(const TorchArchive& archive, const PickleNode& node);
 
 /// An archive that is a single tensor, as in the files of torch.distributed.checkpoint.

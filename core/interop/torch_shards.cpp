@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -18,25 +19,10 @@ constexpr std::size_t kLongestKey = 2048;
 /// Attributes and kinds of state are searched among at most this many.
 constexpr std::size_t kMostFields = 64;
 
-/// A dict, or the dict of an OrderedDict.
-std::optional<PickleNode> dict_of(const PickleNode& node) {
-  if (node.kind() == PickleKind::dict) return node;
-  const auto items = node.is_object_of("collections", "OrderedDict") ? node.items() : std::nullopt;
-  return items && items->kind() == PickleKind::dict ? items : std::nullopt;
-}
-
-std::optional<PickleNode> field(const PickleNode& node, std::string_view name) {
-  // Classes with slots have a pair of dicts.
-  if (node.kind() == PickleKind::tuple && node.size() == 2) {
-    const auto first = field(node.item(0), name);
-    return first ? first : field(node.item(1), name);
-  }
-  return node.kind() == PickleKind::dict && node.size() <= kMostFields ? node.find(name) : std::nullopt;
-}
-
 /// The parts of a pickled DTensor.
 struct Wrapped {
   PickleNode dtype, shape, local, placements;
+  std::optional<PickleNode> mesh;
 };
 
 std::optional<Wrapped> dtensor_of(PickleNode node) {
@@ -49,50 +35,18 @@ std::optional<Wrapped> dtensor_of(PickleNode node) {
   const auto made = call.item(2);
   if (call.item(1).name() != "DTensor" || made.kind() != PickleKind::tuple || made.size() < 3)
     return std::nullopt;
-  const auto local = field(call.item(3), "_local_tensor");
-  const auto spec = field(call.item(3), "_spec");
+  const auto local = state_field(call.item(3), "_local_tensor");
+  const auto spec = state_field(call.item(3), "_spec");
   const auto state = spec ? spec->state() : std::nullopt;
-  const auto placements = state ? field(*state, "placements") : std::nullopt;
+  const auto placements = state ? state_field(*state, "placements") : std::nullopt;
   if (!local || !placements || placements->kind() != PickleKind::tuple) return std::nullopt;
-  return Wrapped{made.item(1), made.item(2), *local, *placements};
-}
-
-/// The axis along which a DTensor is cut.
-struct Cut {
-  std::optional<std::size_t> axis;
-  std::string refusal;  ///< why it cannot be assembled
-};
-
-std::string_view placement_name(const PickleNode& node) {
-  const auto callable = node.callable();
-  return callable && callable->kind() == PickleKind::global ? callable->name() : std::string_view();
-}
-
-Cut cut_of(const PickleNode& placements) {
-  const std::size_t count = placements.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto placement = placements.item(i);
-    const auto name = placement_name(placement);
-    if (name == "Replicate") continue;
-    // Ranks of a mesh's last dimension are neighbours.
-    if (name != "Shard" || i + 1 != count)
-      return {std::nullopt, fmt::format("it is placed as {} on dimension {} of a mesh of {}; parts are put "
-                                        "together along the last one alone",
-                                        name.empty() ? "something unknown" : name, i, count)};
-    const auto state = placement.state();
-    auto axis = state ? field(*state, "dim") : std::nullopt;
-    if (!axis && placement.arguments()->size() == 1) axis = placement.arguments()->item(0);
-    const auto number = axis ? axis->as_integer() : std::nullopt;
-    if (!number || *number < 0) return {std::nullopt, "its Shard has no axis"};
-    return {static_cast<std::size_t>(*number), {}};
-  }
-  return {};
+  return Wrapped{made.item(1), made.item(2), *local, *placements, state_field(*state, "mesh")};
 }
 
 class Collector {
  public:
-  explicit Collector(const TorchArchive& archive)
-      : archive_(archive), key_bytes_left_((std::size_t{4} << 20) + 4 * pickle_bytes(archive)) {}
+  Collector(const TorchArchive& archive, std::int64_t rank)
+      : archive_(archive), rank_(rank), key_bytes_left_((std::size_t{4} << 20) + 4 * pickle_bytes(archive)) {}
 
   Result<void> add(std::string key, const PickleNode& node) {
     // One dict may represent many, so its names are counted.
@@ -118,7 +72,8 @@ class Collector {
   }
 
   Result<void> read(std::string key, const PickleNode& node) {
-    TorchPart part{std::move(key), DType::f32, {}, false, {}, {}};
+    TorchPart part;
+    part.key = std::move(key);
     const auto wrapped = dtensor_of(node);
     if (!wrapped && !is_torch_tensor(node)) {
       leave_out(std::move(part.key), fmt::format("it is a {} and no tensor", class_name(node)));
@@ -151,14 +106,22 @@ class Collector {
     part.shape = TRY(shape_from_pickle(wrapped.shape));
     if (const auto good = check_shape(part.shape); !good)
       return fail(Errc::corrupt, "torch: '{}': {}", part.key, good.error().message);
-    const auto cut = cut_of(wrapped.placements);
-    if (!cut.refusal.empty()) return cut.refusal;
-    part.axis = cut.axis;
-    auto expected = part.shape;
+    const auto places = wrapped.mesh ? mesh_places(archive_, *wrapped.mesh, rank_) : std::nullopt;
+    auto placed = placed_parts(wrapped.placements, places, part.shape);
+    if (!placed.refusal.empty()) return placed.refusal;
+    part.is_placed = placed.is_known;
+    part.boxes = std::move(placed.boxes);
+    part.axis = placed.axis;
+    auto expected = part.is_placed ? placed.local : part.shape;
     const auto& found = part.local.shape;
     if (part.axis && *part.axis < expected.size() && found.size() == expected.size())
       expected[*part.axis] = std::min(found[*part.axis], expected[*part.axis]);
     const bool is_cut_well = !part.axis || *part.axis < part.shape.size();
+    if (part.is_placed && found != expected)
+      return fail(
+          Errc::corrupt,
+          "torch: the part of '{}' has shape {}, and rank {} has {} of it; is this another rank's file?",
+          part.key, to_string(found), rank_, to_string(expected));
     if (found != expected || !is_cut_well || wrapped.dtype.kind() != PickleKind::global ||
         wrapped.dtype.name() != torch_name(part.dtype))
       return fail(Errc::corrupt,
@@ -168,12 +131,13 @@ class Collector {
   }
 
   const TorchArchive& archive_;
+  std::int64_t rank_;
   std::size_t key_bytes_left_;
   TorchParts found_;
 };
 
 Result<PickleNode> state_dict_of(const TorchArchive& archive) {
-  const auto dict = dict_of(archive.object.root());
+  const auto dict = torch_dict(archive.object.root());
   if (!dict)
     return fail(Errc::corrupt, "torch: expected a state dict, found {}", class_name(archive.object.root()));
   return *dict;
@@ -194,9 +158,9 @@ std::vector<const TorchPart*> numbered(const TorchParts& model) {
 
 }  // namespace
 
-Result<TorchParts> torch_model_parts(const TorchArchive& archive) {
+Result<TorchParts> torch_model_parts(const TorchArchive& archive, std::int64_t rank) {
   const auto dict = TRY(state_dict_of(archive));
-  Collector collector(archive);
+  Collector collector(archive, rank);
   std::unordered_set<std::string_view> seen;
   for (std::size_t i = 0; i < dict.size(); ++i) {
     const auto key = dict.key(i).as_text();
@@ -209,20 +173,21 @@ Result<TorchParts> torch_model_parts(const TorchArchive& archive) {
 }
 
 std::optional<PickleNode> torch_parameter_groups(const TorchArchive& archive) {
-  const auto dict = dict_of(archive.object.root());
-  return dict ? field(*dict, "param_groups") : std::nullopt;
+  const auto dict = torch_dict(archive.object.root());
+  return dict ? state_field(*dict, "param_groups") : std::nullopt;
 }
 
-Result<TorchParts> torch_optimizer_parts(const TorchArchive& archive, const TorchParts& model) {
+Result<TorchParts> torch_optimizer_parts(const TorchArchive& archive, const TorchParts& model,
+                                         std::int64_t rank) {
   const auto dict = TRY(state_dict_of(archive));
-  const auto found = field(dict, "state");
+  const auto found = state_field(dict, "state");
   const auto groups = torch_parameter_groups(archive);
-  const auto state = found ? dict_of(*found) : std::nullopt;
+  const auto state = found ? torch_dict(*found) : std::nullopt;
   if (!state || !groups || groups->kind() != PickleKind::list)
     return fail(Errc::corrupt, "torch: expected the state dict of an optimizer, with state and param_groups");
   const auto parameters = numbered(model);
-  const auto members = groups->size() == 1 ? field(groups->item(0), "params") : std::nullopt;
-  Collector collector(archive);
+  const auto members = groups->size() == 1 ? state_field(groups->item(0), "params") : std::nullopt;
+  Collector collector(archive, rank);
   if (!members || members->size() != parameters.size()) {
     collector.leave_out("optimizer.state",
                         fmt::format("it numbers parameters in {} groups, and only one group of all {} "
@@ -233,7 +198,7 @@ Result<TorchParts> torch_optimizer_parts(const TorchArchive& archive, const Torc
   std::unordered_set<std::int64_t> seen;
   for (std::size_t i = 0; i < state->size(); ++i) {
     const auto number = state->key(i).as_integer();
-    const auto kinds = dict_of(state->value(i));
+    const auto kinds = torch_dict(state->value(i));
     if (!number || *number < 0 || static_cast<std::size_t>(*number) >= parameters.size() ||
         !seen.insert(*number).second || !kinds || kinds->size() > kMostFields)
       return fail(Errc::corrupt, "torch: an optimizer's state must have a dict for each of {} parameters",
@@ -251,30 +216,84 @@ Result<TorchParts> torch_optimizer_parts(const TorchArchive& archive, const Torc
 
 namespace {
 
+/// A box of what a rank has, which begins `at` there.
+TorchShard shard_of(std::uint32_t rank, const TorchTensor& local, const PlacedBox& placed) {
+  const auto width = static_cast<std::uint64_t>(size_of(local.dtype));
+  Shape strides = local.strides;
+  if (strides.empty()) {
+    strides.assign(local.shape.size(), 1);
+    for (std::size_t axis = strides.size(); axis-- > 1;)
+      strides[axis - 1] = strides[axis] * local.shape[axis];
+  }
+  std::uint64_t first = 0;
+  std::uint64_t last = 0;
+  for (std::size_t axis = 0; axis < strides.size(); ++axis) {
+    first += static_cast<std::uint64_t>(placed.at[axis] * strides[axis]);
+    last += static_cast<std::uint64_t>((placed.box.extent[axis] - 1) * strides[axis]);
+  }
+  TorchShard shard{placed.box, rank, local.offset + first * width, 0, {}, (last + 1) * width};
+  shard.bytes = static_cast<std::uint64_t>(placed.box.elements()) * width;
+  if (!local.strides.empty() || shard.bytes != shard.stored_bytes) shard.strides = std::move(strides);
+  return shard;
+}
+
 /// The parts of one tensor, in rank order.
 class Merge {
  public:
   explicit Merge(const TorchPart& first)
-      : merged_{first.key, first.dtype, first.shape, first.is_dtensor, {}, {}}, axis_(first.axis) {}
+      : merged_{first.key, first.dtype, first.shape, first.is_dtensor, {}, {}},
+        axis_(first.axis),
+        is_placed_(first.is_placed) {}
 
   Result<void> add(std::uint32_t rank, const TorchPart& part) {
     if (part.dtype != merged_.dtype || part.shape != merged_.shape || part.axis != axis_ ||
-        part.is_dtensor != merged_.is_dtensor)
+        part.is_dtensor != merged_.is_dtensor || part.is_placed != is_placed_)
       return fail(Errc::corrupt, "torch: rank {} describes '{}' differently from rank 0: {} {}, not {} {}",
                   rank, part.key, torch_name(part.dtype), to_string(part.shape), torch_name(merged_.dtype),
                   to_string(merged_.shape));
     if (part.local.bytes == 0) return {};
-    Box box{Shape(part.shape.size(), 0), part.local.shape};
+    return is_placed_ ? add_placed(rank, part) : add_next(rank, part);
+  }
+
+  Result<MergedTensor> finish() {
+    if (elements_of(merged_.shape) == 0) return std::move(merged_);
+    if (is_placed_) {
+      std::vector<Box> boxes;
+      for (const auto& shard : merged_.shards) boxes.push_back(shard.box);
+      const auto good = check_exact_cover(merged_.shape, boxes);
+      if (good) return std::move(merged_);
+      return fail(Errc::corrupt, "torch: the parts of '{}' do not cover it; is a rank's file missing? {}",
+                  merged_.key, good.error().message);
+    }
+    const std::int64_t whole = axis_ ? merged_.shape[*axis_] : 1;
+    if (position_ == whole) return std::move(merged_);
+    return fail(Errc::corrupt,
+                "torch: the parts of '{}' have {} of {} along axis {}; is a rank's file missing?",
+                merged_.key, position_, whole, axis_.value_or(0));
+  }
+
+ private:
+  Result<void> add_placed(std::uint32_t rank, const TorchPart& part) {
+    for (const auto& placed : part.boxes) {
+      const bool is_new = seen_.insert(placed.box).second;
+      (is_new ? merged_.shards : merged_.copies).push_back(shard_of(rank, part.local, placed));
+    }
+    return {};
+  }
+
+  /// Along an axis the parts follow each other, and then those of the next replica.
+  Result<void> add_next(std::uint32_t rank, const TorchPart& part) {
+    PlacedBox next{{Shape(part.shape.size(), 0), part.local.shape}, Shape(part.shape.size(), 0)};
     const std::int64_t whole = axis_ ? part.shape[*axis_] : 1;
     const std::int64_t length = axis_ ? part.local.shape[*axis_] : 1;
     if (position_ == whole) {
       is_covered_ = true;
       position_ = 0;
     }
-    if (axis_) box.offset[*axis_] = position_;
+    if (axis_) next.box.offset[*axis_] = position_;
     position_ += length;
     auto& into = is_covered_ ? merged_.copies : merged_.shards;
-    into.push_back({std::move(box), rank, part.local.offset, part.local.bytes});
+    into.push_back(shard_of(rank, part.local, next));
     const bool is_again =
         !is_covered_ || into.back().box == merged_.shards[copied_++ % merged_.shards.size()].box;
     if (position_ > whole || !is_again)
@@ -283,18 +302,10 @@ class Merge {
     return {};
   }
 
-  Result<MergedTensor> finish() {
-    const std::int64_t whole = axis_ ? merged_.shape[*axis_] : 1;
-    if (elements_of(merged_.shape) > 0 && position_ != whole)
-      return fail(Errc::corrupt,
-                  "torch: the parts of '{}' have {} of {} along axis {}; is a rank's file missing?",
-                  merged_.key, position_, whole, axis_.value_or(0));
-    return std::move(merged_);
-  }
-
- private:
   MergedTensor merged_;
   std::optional<std::size_t> axis_;
+  bool is_placed_;
+  std::set<Box> seen_;         ///< of what is placed
   std::int64_t position_ = 0;  ///< along the axis; for a whole tensor 1 once it is present
   std::size_t copied_ = 0;
   bool is_covered_ = false;

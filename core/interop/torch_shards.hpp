@@ -11,6 +11,7 @@
 #include "core/dtype.hpp"
 #include "core/interop/pickle.hpp"
 #include "core/interop/torch_archive.hpp"
+#include "core/interop/torch_placements.hpp"
 #include "core/result.hpp"
 
 namespace troupe::core {
@@ -24,8 +25,11 @@ struct TorchPart {
   DType dtype = DType::f32;
   Shape shape;  ///< of the complete tensor
   bool is_dtensor = false;
-  std::optional<std::size_t>
-      axis;  ///< along which the ranks' parts follow each other; none: this rank has all of it
+  /// What this rank has of it, and how the boxes lie in `local`.
+  bool is_placed = false;
+  std::vector<PlacedBox> boxes;
+  /// If that is not known: the axis along which the ranks' parts follow each other; none: this rank has all.
+  std::optional<std::size_t> axis;
   TorchTensor local;
 };
 
@@ -39,16 +43,17 @@ struct TorchParts {
   std::vector<TorchOddity> left_out;
 };
 
-/// The tensors of a model's state_dict(). Skipped are values that are not tensors, tensors whose dtype Troupe
-/// lacks, and DTensors that are partial sums or are cut along several dimensions of their mesh. Errc::corrupt
-/// for an object that is not a dict of such values, or whose numbers contradict each other.
-Result<TorchParts> torch_model_parts(const TorchArchive& archive);
+/// The tensors of a model's state_dict(), as this rank saved it. Skipped are values that are not tensors,
+/// tensors whose dtype Troupe lacks, and DTensors that are partial sums or placed in a way that is not known.
+/// Errc::corrupt for an object that is not a dict of such values, or whose numbers contradict each other.
+Result<TorchParts> torch_model_parts(const TorchArchive& archive, std::int64_t rank);
 
 /// The tensors of an optimizer's state_dict(), which numbers the parameters: those of number i are
 /// "optimizer.state.<name of i>.<kind>". The numbers are positions in `model`, where its DTensors are counted
 /// and a tensor that appears under two names counts once. This holds for an optimizer with one group of all
 /// parameters; for any other, everything is skipped.
-Result<TorchParts> torch_optimizer_parts(const TorchArchive& archive, const TorchParts& model);
+Result<TorchParts> torch_optimizer_parts(const TorchArchive& archive, const TorchParts& model,
+                                         std::int64_t rank);
 
 /// The dict of an optimizer's groups, or of its only one; empty when there is none.
 std::optional<PickleNode> torch_parameter_groups(const TorchArchive& archive);
@@ -57,8 +62,10 @@ std::optional<PickleNode> torch_parameter_groups(const TorchArchive& archive);
 struct TorchShard {
   Box box;
   std::uint32_t rank = 0;
-  std::uint64_t offset = 0;  ///< in bytes, from the beginning of the rank's archive
-  std::uint64_t bytes = 0;
+  std::uint64_t offset = 0;  ///< of its first element in bytes, from the beginning of the rank's archive
+  std::uint64_t bytes = 0;   ///< of all its elements
+  Shape strides;             ///< as in TorchTensor; empty: the elements follow each other
+  std::uint64_t stored_bytes = 0;
 
   friend bool operator==(const TorchShard&, const TorchShard&) = default;
 };
@@ -69,8 +76,7 @@ struct MergedTensor {
   Shape shape;
   bool is_dtensor = false;
   std::vector<TorchShard> shards;  ///< cover the tensor exactly
-  std::vector<TorchShard>
-      copies;  ///< boxes of `shards` again, in their order, once for each additional replica
+  std::vector<TorchShard> copies;  ///< boxes of `shards` again, of additional replicas
 };
 
 /// Combines the parts of all ranks, in rank order. Errc::corrupt names a tensor that a rank lacks or

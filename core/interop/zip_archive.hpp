@@ -30,6 +30,8 @@ class ZipArchive {
   /// the archive.
   static Result<ZipArchive> open(std::span<const std::byte> bytes);
 
+  /// All of it.
+  std::span<const std::byte> bytes() const { return bytes_; }
   std::string_view folder() const { return folder_; }
   const std::vector<ZipEntry>& entries() const { return entries_; }
   /// Null when there is none.

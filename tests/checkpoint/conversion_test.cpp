@@ -66,7 +66,8 @@ TEST(ImportedStep, LeavesRoomToCountFurther) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, ImportOfPyTorch,
-                         testing::Values("plain", "mesh", "fsdp", "rank_files", "rank_files_hsdp"));
+                         testing::Values("plain", "mesh", "fsdp", "rank_files", "rank_files_hsdp",
+                                         "rank_files_tensor_parallel"));
 
 TEST(CheckpointImport, ValuesAreNestedAsTheyWereAndAreWhatASessionLooksFor) {
   ScratchFolder directory;

@@ -95,14 +95,25 @@ INSTANTIATE_TEST_SUITE_P(Golden, TorchsOptimizerOf, testing::Values("interop/fsd
 TEST_F(TorchsOptimizer, ComesBackUnderEveryNameItHad) {
   ASSERT_EQ(import(golden("interop/fsdp")).exit_code, 0);
 
+  for (const std::string how : {"automatic", "torch"}) {
+    const Output run = run_checkpoint(
+        {"export", directory_.path("out"), directory_.path(how), "--to", "dcp", "--optimizer", how});
+
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(names_of(directory_.path(how)), names_of(golden("interop/fsdp")));
+    EXPECT_EQ(run_checkpoint({"diff", golden("interop/fsdp"), directory_.path(how)}).exit_code, 0);
+  }
+}
+
+TEST_F(TorchsOptimizer, KeepsTroupesNamesWhenAskedTo) {
+  ASSERT_EQ(import(golden("interop/fsdp")).exit_code, 0);
+
   const Output run = run_checkpoint(
-      {"export", directory_.path("out"), directory_.path("back"), "--to", "dcp", "--optimizer", "torch"});
+      {"export", directory_.path("out"), directory_.path("own"), "--to", "dcp", "--optimizer", "as-is"});
 
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  auto expected = names_of(golden("interop/fsdp"));
-  expected.insert("troupe_checkpoint ('troupe_checkpoint',)");
-  EXPECT_EQ(names_of(directory_.path("back")), expected);
-  EXPECT_EQ(run_checkpoint({"diff", golden("interop/fsdp"), directory_.path("back")}).exit_code, 0);
+  EXPECT_THAT(names_of(directory_.path("own")),
+              testing::IsSupersetOf({"weight ('weight',)", "troupe_checkpoint ('troupe_checkpoint',)"}));
 }
 
 TEST_F(TorchsOptimizer, OfAnExportIsThatOfTheCheckpoint) {
@@ -144,7 +155,7 @@ TEST_F(TorchsOptimizer, OfParametersThatAreNotThereIsRefusedByName) {
               HasSubstr("the optimizer's state of 'b', and no tensor of that name"));
 }
 
-TEST_F(TorchsOptimizer, WhoseParametersTookOtherStepsIsRefused) {
+TEST_F(TorchsOptimizer, WhoseParametersTookOtherStepsCountsTheMostAndSaysWhichTookFewer) {
   const auto run = import(foreign({{"model.a", 1},
                                    {"model.b", 1},
                                    {"optim.state.a.exp_avg", 1},
@@ -152,7 +163,41 @@ TEST_F(TorchsOptimizer, WhoseParametersTookOtherStepsIsRefused) {
                                    {"optim.state.b.exp_avg", 1},
                                    {"optim.state.b.step", 4}}));
 
-  EXPECT_THAT(run.err, HasSubstr("'optim.state.a.step' is 3 and 'optim.state.b.step' is 4"));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("the optimizer took 4 steps, and of some parameters fewer: 'a (3)'"));
+}
+
+TEST_F(TorchsOptimizer, HasMomentsOfZeroForWhatNeverHadAGradient) {
+  const auto run = import(foreign({{"model.a", 1}, {"model.router", 2}, {"optim.state.a.exp_avg", 3}}));
+
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("the optimizer has nothing of 'router': moments of zero"));
+  const auto contents = contents_of(directory_.path("out/step_00000001"));
+  EXPECT_EQ(contents.at("optimizer.state.exp_avg.router"), floats({0}));
+  EXPECT_EQ(contents.at("optimizer.state.exp_avg.a"), floats({3}));
+}
+
+TEST_F(TorchsOptimizer, StateFollowsWhatItsParametersAreRenamedTo) {
+  const auto from = foreign({{"model.model.a", 1}, {"optim.state.model.a.exp_avg", 3}});
+  const std::vector<std::pair<std::string, std::string>> rules{
+      {"model.=", "model.a"}, {"model.model.=", "a"}, {"model.a=b", "b"}};
+
+  for (const auto& [rule, name] : rules) {
+    const auto out = directory_.path("renamed_" + rule);
+    const auto run = run_checkpoint({"import", from, out, "--optimizer", "torch", "--rename", rule});
+
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    const auto contents = contents_of(out + "/step_00000001");
+    EXPECT_TRUE(contents.contains(name)) << rule;
+    EXPECT_TRUE(contents.contains("optimizer.state.exp_avg." + name)) << rule;
+  }
+}
+
+TEST_F(TorchsOptimizer, ARuleThatFitsNothingIsNamed) {
+  const auto run = run_checkpoint({"import", foreign({{"model.a", 1}, {"optim.state.a.exp_avg", 2}}),
+                                   directory_.path("out"), "--optimizer", "torch", "--rename", "net.="});
+
+  EXPECT_THAT(run.err, HasSubstr("no name begins with 'net.'"));
 }
 
 TEST_F(TorchsOptimizer, OfTwoOptimizersIsRefused) {
@@ -160,12 +205,13 @@ TEST_F(TorchsOptimizer, OfTwoOptimizersIsRefused) {
               HasSubstr("several optimizers, below 'first.' and 'second.'"));
 }
 
-TEST_F(TorchsOptimizer, LeavesOutByNameWhatNoOptimizerKeeps) {
+TEST_F(TorchsOptimizer, KeepsUnderItsNameWhatTroupesOptimizersDoNotUse) {
   const auto run =
       import(foreign({{"a", 1}, {"optim.state.a.exp_avg", 1}, {"optim.state.a.max_exp_avg_sq", 1}}));
 
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_THAT(run.err, HasSubstr("left out 'optim.state.a.max_exp_avg_sq'"));
+  EXPECT_THAT(run.err, HasSubstr("do not use them: 'optim.state.a.max_exp_avg_sq'"));
+  EXPECT_TRUE(contents_of(directory_.path("out/step_00000001")).contains("optim.state.a.max_exp_avg_sq"));
 }
 
 TEST_F(TorchsOptimizer, HasNoPlaceInFilesWithoutValues) {

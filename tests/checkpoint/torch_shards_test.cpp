@@ -115,7 +115,8 @@ TEST_F(RankFiles, AreRefusedWhenOneIsOfAnotherPlace) {
   take("rank_files");
   fs::copy_file(file("model", 3), file("model", 0), fs::copy_options::overwrite_existing);
 
-  EXPECT_THAT(import().err, HasSubstr("have 3 of 5 along axis 0; is a rank's file missing?"));
+  EXPECT_THAT(import().err,
+              HasSubstr("has shape (0, 3), and rank 0 has (2, 3) of it; is this another rank's file?"));
 }
 
 TEST_F(RankFiles, WithOtherBytesThanTheirSumsAreRefused) {

@@ -7,6 +7,8 @@
 
 #include "actors/planes/checkpoint/reader.hpp"
 #include "apps/gpt/parameters.hpp"
+#include "apps/troupe/checkpoint/fused_experts.hpp"
+#include "apps/troupe/checkpoint/renaming.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -77,7 +79,11 @@ Result<std::shared_ptr<const CheckpointWeights>> CheckpointWeights::open(const s
   auto source = TRY(open_source(path));
   // All of its files, so before the optimizer's tensors are left out.
   if (source.form == SourceForm::troupe) TRY(actors::verify_checkpoint(*source.storage, "", source.manifest));
-  keep_weights_only(source.manifest);
+  if (source.form != SourceForm::troupe) TRY(drop_wrappers(source, {}));
+  keep_weights_only(source);
+  TRY(split_fused_experts(source, ExpertNames::automatic));
+  const auto container = common_container(source);
+  TRY(rename_all(source, [&](const std::string& key) { return key.substr(container.size()); }));
   TRY(check_tensors(source, model));
   return std::shared_ptr<const CheckpointWeights>(new CheckpointWeights(std::move(source)));
 }

@@ -11,8 +11,10 @@
 #include "apps/troupe/checkpoint/diff.hpp"
 #include "apps/troupe/checkpoint/outcome.hpp"
 #include "apps/troupe/checkpoint/prune.hpp"
+#include "apps/troupe/checkpoint/renaming.hpp"
 #include "apps/troupe/checkpoint/show.hpp"
 #include "apps/troupe/checkpoint/source.hpp"
+#include "apps/troupe/checkpoint/text.hpp"
 #include "apps/troupe/checkpoint/verify.hpp"
 #include "core/errors.hpp"
 
@@ -116,10 +118,17 @@ void add_diff(CLI::App& checkpoint, int& exit_code) {
     exit_code = print_outcome("diff", kTrouble, [&]() -> Result<Outcome> {
       auto left = TRY(open_source(arguments->left, arguments->links));
       auto right = TRY(open_source(arguments->right, arguments->links));
-      TRY(rename_tensors(right.manifest, arguments->rename));
+      auto rules = TRY(Renaming::parse(arguments->rename));
+      for (auto* each : {&left, &right}) {
+        if (each->form != SourceForm::troupe) TRY(drop_wrappers(*each, {}));
+      }
+      TRY(rename_all(right, rules));
       if (arguments->weights_only) {
-        keep_weights_only(left.manifest);
-        keep_weights_only(right.manifest);
+        keep_weights_only(left);
+        keep_weights_only(right);
+      }
+      for (const auto* each : {&left, &right}) {
+        for (const auto& note : each->notes) fmt::print(stderr, "{}: {}\n", each->path, printable(note));
       }
       const auto difference = TRY(diff_checkpoints(left, right));
       return Outcome{arguments->json ? difference_json(difference) : difference_text(difference),

@@ -11,16 +11,18 @@
 #include "actors/planes/checkpoint/reader.hpp"
 #include "apps/command_line/json_text.hpp"
 #include "apps/command_line/options.hpp"
+#include "apps/troupe/checkpoint/adopted_optimizer.hpp"
 #include "apps/troupe/checkpoint/export.hpp"
+#include "apps/troupe/checkpoint/fused_experts.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "apps/troupe/checkpoint/model_companions.hpp"
-#include "apps/troupe/checkpoint/optimizer_names.hpp"
 #include "apps/troupe/checkpoint/outcome.hpp"
+#include "apps/troupe/checkpoint/renaming.hpp"
 #include "apps/troupe/checkpoint/rewrite.hpp"
 #include "apps/troupe/checkpoint/source.hpp"
+#include "apps/troupe/checkpoint/source_steps.hpp"
 #include "apps/troupe/checkpoint/text.hpp"
 #include "core/errors.hpp"
-#include "posix/entropy.hpp"
 
 namespace troupe::apps {
 
@@ -47,7 +49,8 @@ Json left_out_json(const Source& source) {
 }
 
 /// To stderr, as it is no part of what went well.
-void say_left_out(const Source& source) {
+void say_notes(const Source& source) {
+  for (const auto& note : source.notes) fmt::print(stderr, "{}\n", printable(note));
   for (const auto& one : source.left_out)
     fmt::print(stderr, "left out '{}': {}\n", printable(one.key), printable(one.reason));
 }
@@ -62,6 +65,7 @@ std::string written_text(const Written& written, const Source& source, const Sha
                       {"ranks", sharding.ranks},
                       {"strategy", sharding.strategy},
                       {"seconds", written.seconds},
+                      {"notes", source.notes},
                       {"left_out", left_out_json(source)}});
   }
   return fmt::format("{}: {} tensors, {}, cut for {} rank{} with {}, {} file{}, {:.2f} s\n", written.path,
@@ -88,40 +92,72 @@ void add_sharding(CLI::App& command, Sharding& sharding) {
       ->capture_default_str();
 }
 
+void add_renaming(CLI::App& command, std::vector<std::string>& rename, WrapperOptions& wrappers,
+                  std::string& experts) {
+  command.add_option("--rename", rename, "OLD=NEW: replace this beginning of names; repeatable")
+      ->allow_extra_args(false);
+  command.add_option("--drop-part", wrappers.parts, "Take this dotted part out of names; repeatable")
+      ->allow_extra_args(false);
+  command.add_flag("--keep-wrappers", wrappers.keep,
+                   "Keep _orig_mod, _checkpoint_wrapped_module, _fsdp_wrapped_module and module in names");
+  add_choice(command, "--fused-experts", experts, {"automatic", "mixtral", "qwen", "fused"},
+             "Names of experts that transformers 5 has in one tensor per layer; fused keeps that")
+      ->capture_default_str();
+}
+
+ExpertNames expert_names(const std::string& option) {
+  if (option == "mixtral") return ExpertNames::mixtral;
+  if (option == "qwen") return ExpertNames::qwen;
+  return option == "fused" ? ExpertNames::fused : ExpertNames::automatic;
+}
+
 struct ImportArguments {
   std::string from, to;
   Sharding sharding;
   std::int64_t step = 0;
   bool has_step = false;
   std::vector<std::string> rename;
+  WrapperOptions wrappers;
+  std::string experts = "automatic";
   std::string optimizer = "as-is";
   bool json = false;
   actors::Links links = actors::Links::refuse;
 };
 
+/// What a session looks for, and what an export to PyTorch does; moments are as old as they say, or as the
+/// step.
+void set_values(Source& source, std::int64_t optimizer_steps) {
+  auto& common = source.manifest.common;
+  Value::Map values{{"step", source.manifest.step.value}, {"optimizer_steps", optimizer_steps}};
+  values.set(kTrainerKey, std::move(common));
+  if (source.torch) values.set(kTorchStateKey, value_of(*source.torch));
+  common = std::move(values);
+}
+
 Result<Outcome> import_checkpoint(const ImportArguments& arguments) {
   auto source = TRY(open_foreign(arguments.from, true, arguments.links));
-  TorchOptimizer optimizer;
-  if (arguments.optimizer == "torch") optimizer = TRY(from_torch_names(source));
-  say_left_out(source);
-  TRY(rename_tensors(source.manifest, arguments.rename));
+  auto rules = TRY(Renaming::parse(arguments.rename));
+  const auto said = steps_said_by(source);
+  TRY(drop_wrappers(source, arguments.wrappers));
+  std::optional<std::int64_t> optimizer_steps;
+  if (arguments.optimizer == "torch") {
+    optimizer_steps = TRY(from_torch_names(source, rules));
+  } else {
+    TRY(rename_all(source, rules));
+  }
+  TRY(split_fused_experts(source, expert_names(arguments.experts)));
   if (source.manifest.tensors.empty())
     return core::fail(Errc::invalid_argument, "{} has no tensor that can be imported", arguments.from);
-  if (!source.has_values && optimizer.steps) source.manifest.step = core::StepCount{*optimizer.steps};
-  if (arguments.has_step) source.manifest.step = core::StepCount{arguments.step};
   if (!source.has_values) {
-    // What a session looks for; moments are as old as they say, or as the step.
-    auto trainer = std::move(source.manifest.common);
-    source.manifest.common =
-        Value::Map{{"step", source.manifest.step.value},
-                   {"optimizer_steps", optimizer.steps.value_or(source.manifest.step.value)},
-                   {"trainer", std::move(trainer)}};
-    if (arguments.optimizer == "torch")
-      source.manifest.common.as_map()->set(kTorchLayoutKey, value_of(optimizer.layout));
+    source.manifest.step = core::StepCount{said ? said->steps : optimizer_steps.value_or(0)};
+    if (said && !arguments.has_step)
+      source.notes.push_back(fmt::format("step {}, as {} says", said->steps, said->where));
   }
-  const auto written =
-      TRY(write_checkpoint(source, arguments.sharding, topology_of(source, arguments.sharding, "import"),
-                           {.directory = arguments.to, .save = posix::unique_name()}));
+  if (arguments.has_step) source.manifest.step = core::StepCount{arguments.step};
+  say_notes(source);
+  if (!source.has_values) set_values(source, optimizer_steps.value_or(source.manifest.step.value));
+  const auto written = TRY(write_checkpoint(source, arguments.sharding,
+                                            topology_of(source, arguments.sharding, "import"), arguments.to));
   return Outcome{written_text(written, source, arguments.sharding, arguments.json)};
 }
 
@@ -129,7 +165,9 @@ struct ExportArguments {
   std::string from, to, target, form = "distcp", dtype, model;
   std::uint64_t max_shard_bytes = HuggingFaceOptions{}.max_file_bytes;
   std::vector<std::string> rename;
-  std::string optimizer = "as-is";
+  WrapperOptions wrappers;
+  std::string experts = "automatic";
+  std::string optimizer = "automatic";
   bool weights_only = false;
   bool with_optimizer = false;
   bool skip_verify = false;
@@ -156,6 +194,46 @@ Result<ModelFiles> model_of(const Source& source, const ExportArguments& argumen
   return files;
 }
 
+/// Whether it can become what it was in PyTorch.
+bool is_from_torch(const Source& source) {
+  return source.torch && (source.form == SourceForm::troupe || !source.has_values);
+}
+
+DcpNames dcp_names(const Source& source, const ExportArguments& arguments) {
+  if (arguments.optimizer == "as-is") return DcpNames::as_they_are;
+  if (is_from_torch(source)) return DcpNames::as_imported;
+  return arguments.optimizer == "torch" ? DcpNames::torch : DcpNames::as_they_are;
+}
+
+/// Whether names and nesting stay those of PyTorch's files.
+bool goes_back(const Source& source, const ExportArguments& arguments) {
+  return arguments.target == "dcp" && arguments.form == "distcp" &&
+         dcp_names(source, arguments) == DcpNames::as_imported;
+}
+
+/// What is renamed is at the top of a nested state.
+Result<void> name_for_export(Source& source, const ExportArguments& arguments) {
+  auto rules = TRY(Renaming::parse(arguments.rename));
+  auto wrappers = arguments.wrappers;
+  wrappers.keep = wrappers.keep || source.form == SourceForm::troupe || goes_back(source, arguments);
+  const auto before = source.torch ? source.torch->tensors : std::vector<TorchPlace>{};
+  TRY(drop_wrappers(source, wrappers));
+  const auto container = arguments.target == "huggingface" ? common_container(source) : "";
+  if (arguments.target == "huggingface") TRY(split_fused_experts(source, expert_names(arguments.experts)));
+  if (!container.empty()) {
+    TRY(rename_all(source, [&](const std::string& key) { return rules(key, key.substr(container.size())); }));
+    source.notes.push_back(fmt::format("taken off the names, as all are below it: {}", container));
+  } else {
+    TRY(rename_all(source, rules));
+  }
+  if (!goes_back(source, arguments)) return {};
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    auto& place = source.torch->tensors[i];
+    if (place.key != before[i].key) place = {place.key, {core::Key(place.key)}, {}, {}};
+  }
+  return {};
+}
+
 Result<Exported> export_as(const Source& source, const ExportArguments& arguments) {
   if (arguments.target == "dcp") {
     if (!arguments.model.empty())
@@ -163,8 +241,7 @@ Result<Exported> export_as(const Source& source, const ExportArguments& argument
     if (!arguments.dtype.empty())
       return core::fail(Errc::invalid_argument, "--dtype is for --to huggingface only; leave it out");
     const bool is_torch = arguments.optimizer == "torch";
-    if (arguments.form == "distcp")
-      return export_dcp(source, arguments.to, is_torch ? DcpNames::torch : DcpNames::as_they_are);
+    if (arguments.form == "distcp") return export_dcp(source, arguments.to, dcp_names(source, arguments));
     if (is_torch)
       return core::fail(
           Errc::invalid_argument,
@@ -189,8 +266,8 @@ Result<Exported> export_as(const Source& source, const ExportArguments& argument
 Result<Outcome> export_checkpoint(const ExportArguments& arguments) {
   auto source = TRY(open_source(arguments.from, arguments.links));
   const bool is_model = arguments.target == "huggingface";
-  if (arguments.weights_only || (is_model && !arguments.with_optimizer)) keep_weights_only(source.manifest);
-  TRY(rename_tensors(source.manifest, arguments.rename));
+  if (arguments.weights_only || (is_model && !arguments.with_optimizer)) keep_weights_only(source);
+  TRY(name_for_export(source, arguments));
   if (source.manifest.tensors.empty())
     return core::fail(Errc::invalid_argument, "{} has no tensor to export", source.path);
   TRY(verify_first(source, arguments.skip_verify));
@@ -198,7 +275,7 @@ Result<Outcome> export_checkpoint(const ExportArguments& arguments) {
   const bool keeps_values = !is_model && arguments.form == "distcp";
   if (!keeps_values && source.has_values)
     fmt::print(stderr, "the step, common values and objects have no place in these files; left out\n");
-  say_left_out(source);
+  say_notes(source);
   if (arguments.json) {
     return Outcome{json_text({{"path", arguments.to},
                               {"from", source.path},
@@ -207,6 +284,7 @@ Result<Outcome> export_checkpoint(const ExportArguments& arguments) {
                               {"files", exported.files},
                               {"seconds", exported.seconds},
                               {"values", keeps_values},
+                              {"notes", source.notes},
                               {"left_out", left_out_json(source)}})};
   }
   return Outcome{fmt::format("{}: {} tensors, {}, {} files, {:.2f} s\n", arguments.to, exported.tensors,
@@ -247,8 +325,8 @@ void add_reshard(CLI::App& checkpoint, int& exit_code) {
       const auto source = TRY(open_checkpoint(arguments->from, arguments->links));
       TRY(verify_first(source, arguments->skip_verify));
       const auto& sharding = arguments->sharding;
-      const auto written = TRY(write_checkpoint(source, sharding, topology_of(source, sharding, "reshard"),
-                                                {.directory = arguments->to, .save = posix::unique_name()}));
+      const auto written =
+          TRY(write_checkpoint(source, sharding, topology_of(source, sharding, "reshard"), arguments->to));
       return Outcome{written_text(written, source, sharding, arguments->json)};
     });
   });
@@ -259,15 +337,15 @@ void add_import(CLI::App& checkpoint, int& exit_code) {
   auto* command =
       checkpoint.add_subcommand("import", "Make a checkpoint from one of PyTorch or Hugging Face");
   command
-      ->add_option("FROM", arguments->from,
-                   "A directory of torch.distributed.checkpoint, of *.safetensors or of verl's files of each "
-                   "rank, or one *.safetensors")
+      ->add_option(
+          "FROM", arguments->from,
+          "A directory of torch.distributed.checkpoint, of Accelerate's FSDP, of *.safetensors or of "
+          "verl's files of each rank, or one file of safetensors or torch.save")
       ->required();
   command->add_option("OUT", arguments->to, "The directory of checkpoints to add it to")->required();
   add_number(*command, "--step", arguments->step, {0, kMostSteps},
-             "Number of steps done; by default what the files say, or 0");
-  command->add_option("--rename", arguments->rename, "OLD=NEW: replace this beginning of names; repeatable")
-      ->allow_extra_args(false);
+             "Number of steps done; by default what the files say (step, global_step, ...), or 0");
+  add_renaming(*command, arguments->rename, arguments->wrappers, arguments->experts);
   add_choice(*command, "--optimizer", arguments->optimizer, {"as-is", "torch"},
              "torch: rename optimizer state saved by PyTorch's get_state_dict() to Troupe's names, so that a "
              "session continues with its moments and step count")
@@ -312,10 +390,11 @@ void add_export(CLI::App& checkpoint, int& exit_code) {
                       "directory; by default from PATH, if it is one, or from where training began");
   command->add_option("--dtype", arguments->dtype,
                       "For huggingface: convert floating-point tensors, e.g. to bf16");
-  command->add_option("--rename", arguments->rename, "OLD=NEW: replace this beginning of names; repeatable")
-      ->allow_extra_args(false);
-  add_choice(*command, "--optimizer", arguments->optimizer, {"as-is", "torch"},
-             "For dcp: torch writes the names of PyTorch's get_state_dict(), below model and optim")
+  add_renaming(*command, arguments->rename, arguments->wrappers, arguments->experts);
+  add_choice(
+      *command, "--optimizer", arguments->optimizer, {"automatic", "as-is", "torch"},
+      "For dcp: torch writes the names of PyTorch's get_state_dict(), below model and optim; as-is those "
+      "of Troupe; automatic those that an imported checkpoint had, and else those of Troupe")
       ->capture_default_str();
   command->add_flag("--no-verify", arguments->skip_verify,
                     "Do not check the bytes against their hashes first");

@@ -25,11 +25,14 @@ struct Exported {
 enum class DcpNames : std::uint8_t {
   as_they_are,
   /// Those of {"model": ..., "optim": ...} with what get_state_dict() gives (optimizer_names.hpp), with the
-  /// optimizer's steps, and the trainer's values where they were in the nested state that was imported.
+  /// optimizer's steps.
   torch,
+  /// Of a source that is from PyTorch: every key that it had, nested and in the order as it was, and its
+  /// values.
+  as_imported,
 };
 
-/// .metadata and *.distcp. Values go into the item kDcpValuesKey.
+/// .metadata and *.distcp. Values go into the item kDcpValuesKey, unless they go where they were.
 core::Result<Exported> export_dcp(const Source& source, const std::string& path,
                                   DcpNames names = DcpNames::as_they_are);
 

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <span>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
-#include "apps/troupe/checkpoint/dcp_source.hpp"
+#include "apps/troupe/checkpoint/dcp_values.hpp"
 #include "apps/troupe/checkpoint/export.hpp"
 #include "apps/troupe/checkpoint/file_writer.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
@@ -47,19 +50,20 @@ class DcpWriter {
         out_(out),
         meter_("writing", source.manifest.tensor_bytes()),
         names_(names),
-        layout_(torch_layout_of(source.manifest)) {
-    for (const auto& tensor : source.manifest.tensors)
-      metadata_.tensors.push_back({tensor.key, tensor.dtype, tensor.shape, {}, {}});
-    if (names != DcpNames::torch) return;
-    auto found = torch_names(source.manifest, layout_);
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      metadata_.tensors[i].key = std::move(found[i].key);
-      metadata_.tensors[i].path = std::move(found[i].path);
+        slots_(source.manifest.tensors.size(), kNoSlot) {
+    if (names == DcpNames::as_imported) {
+      place_as_imported();
+      return;
+    }
+    auto found = names == DcpNames::torch ? torch_names(source.manifest) : std::vector<TorchName>{};
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      TorchName name{source.manifest.tensors[i].key, {}};
+      place(i, found.empty() ? std::move(name) : std::move(found[i]));
     }
   }
 
   Result<Exported> write() {
-    if (source_.manifest.find(kDcpValuesKey) != nullptr)
+    if (names_ != DcpNames::as_imported && source_.manifest.find(kDcpValuesKey) != nullptr)
       return core::fail(Errc::invalid_argument,
                         "a tensor has the name '{}', under which the values are kept; use --rename",
                         kDcpValuesKey);
@@ -76,18 +80,55 @@ class DcpWriter {
   }
 
  private:
+  static constexpr std::size_t kNoSlot = static_cast<std::size_t>(-1);
+
+  void place(std::size_t tensor, TorchName name) {
+    const auto& described = source_.manifest.tensors[tensor];
+    slots_[tensor] = metadata_.tensors.size();
+    metadata_.tensors.push_back(
+        {std::move(name.key), described.dtype, described.shape, {}, std::move(name.path)});
+  }
+
+  void place_as_imported() {
+    std::unordered_map<std::string_view, std::size_t> indices;
+    for (std::size_t i = 0; i < slots_.size(); ++i) indices.emplace(source_.manifest.tensors[i].key, i);
+    const auto take = [&](const std::string& key) {
+      const auto found = indices.find(key);
+      return found == indices.end() ? kNoSlot : std::exchange(found->second, kNoSlot);
+    };
+    for (const auto& key : source_.torch->added) take(key);
+    std::unordered_map<std::string, std::size_t> wholes;  // slots of tensors that are put together
+    for (const auto& [key, path, whole, offset] : source_.torch->tensors) {
+      const auto index = take(key);
+      if (index == kNoSlot) continue;
+      TorchName name{dotted(path), path};
+      const auto found = whole.empty() ? wholes.end() : wholes.find(name.key);
+      if (found != wholes.end()) {
+        slots_[index] = found->second;
+      } else {
+        if (!whole.empty()) wholes.emplace(name.key, metadata_.tensors.size());
+        place(index, std::move(name));
+        if (!whole.empty()) metadata_.tensors.back().shape = whole;
+      }
+      if (!whole.empty()) offsets_[index] = offset;
+    }
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      const auto& key = source_.manifest.tensors[i].key;
+      if (take(key) != kNoSlot) place(i, {key, {}});
+    }
+  }
+
   Result<void> write_file(const std::vector<Part>& parts, int number) {
     metadata_.files.push_back(core::dcp_file_name(number, 0));
     FileWriter file(TRY(out_.file(metadata_.files.back())));
     std::uint64_t at = 0;
-    if (number == 0 && source_.form != SourceForm::safetensors) {
-      TRY(write_item(file, {kDcpValuesKey}, dcp_values_of(source_.manifest), at));
-      if (names_ == DcpNames::torch) TRY(write_what_torch_looks_for(file, at));
-    }
+    if (number == 0) TRY(write_values(file, at));
     for (const auto& part : parts) {
+      if (slots_[part.tensor] == kNoSlot) continue;
       const auto& tensor = source_.manifest.tensors[part.tensor];
       const auto& box = tensor.shards[part.shard].box;
-      const auto writer = TRY(core::TorchTensorWriter::create(tensor.dtype, box.extent));
+      const auto chunk = chunk_of(part.tensor, box);
+      const auto writer = TRY(core::TorchTensorWriter::create(tensor.dtype, chunk.extent));
       TRY(file.append(writer.head()));
       core::Crc32 crc;
       TRY(stream_box(source_, tensor, tensor.dtype, box, kStreamBytes, [&](std::span<const std::byte> bytes) {
@@ -96,11 +137,21 @@ class DcpWriter {
         return file.append(bytes);
       }));
       TRY(file.append(writer.tail(crc.value())));
-      metadata_.tensors[part.tensor].chunks.push_back(
-          {box, {static_cast<std::uint32_t>(number), at, writer.total_bytes()}});
+      metadata_.tensors[slots_[part.tensor]].chunks.push_back(
+          {chunk, {static_cast<std::uint32_t>(number), at, writer.total_bytes()}});
       at += writer.total_bytes();
     }
     return file.finish();
+  }
+
+  /// The box of a shard in the tensor as PyTorch has it.
+  core::Box chunk_of(std::size_t tensor, core::Box box) const {
+    const auto found = offsets_.find(tensor);
+    if (found == offsets_.end()) return box;
+    box.offset.insert(box.offset.begin(), 0);
+    box.extent.insert(box.extent.begin(), 1);
+    for (std::size_t axis = 0; axis < box.offset.size(); ++axis) box.offset[axis] += found->second[axis];
+    return box;
   }
 
   /// `at` is where the file ends.
@@ -113,21 +164,26 @@ class DcpWriter {
     return {};
   }
 
-  Result<void> write_what_torch_looks_for(FileWriter& file, std::uint64_t& at) {
+  Result<void> write_values(FileWriter& file, std::uint64_t& at) {
     const auto& common = source_.manifest.common;
-    const auto* steps = common.find("optimizer_steps");
-    if (steps != nullptr && steps->as_int()) {
-      for (auto& name : torch_step_names(source_.manifest, layout_))
-        TRY(write_scalar(file, std::move(name), static_cast<float>(*steps->as_int()), at));
+    if (names_ == DcpNames::as_imported) {
+      const auto* trainer = source_.form == SourceForm::troupe ? common.find(kTrainerKey) : &common;
+      return trainer != nullptr ? write_items(file, *trainer, at) : Result<void>();
     }
-    const auto* trainer = common.find("trainer");
-    if (trainer == nullptr) return {};
-    for (const auto& value : flattened(*trainer)) {
-      const auto key = dotted(value.path);
-      const auto is_same = [&](const auto& known) { return known.key == key; };
-      const bool is_there = std::any_of(metadata_.tensors.begin(), metadata_.tensors.end(), is_same) ||
-                            std::any_of(metadata_.items.begin(), metadata_.items.end(), is_same);
-      if (!is_there) TRY(write_item(file, value.path, value.value, at));
+    if (source_.form == SourceForm::safetensors) return {};
+    TRY(write_item(file, {kDcpValuesKey}, dcp_values_of(source_.manifest), at));
+    const auto* steps = common.find("optimizer_steps");
+    if (names_ != DcpNames::torch || steps == nullptr || !steps->as_int()) return {};
+    for (auto& name : torch_step_names(source_.manifest))
+      TRY(write_scalar(file, std::move(name), static_cast<float>(*steps->as_int()), at));
+    return {};
+  }
+
+  Result<void> write_items(FileWriter& file, const core::Value& values, std::uint64_t& at) {
+    std::unordered_set<std::string_view> tensors;
+    for (const auto& tensor : metadata_.tensors) tensors.insert(tensor.key);
+    for (const auto& value : flattened(values, source_.torch->whole)) {
+      if (!tensors.contains(dotted(value.path))) TRY(write_item(file, value.path, value.value, at));
     }
     return {};
   }
@@ -149,21 +205,12 @@ class DcpWriter {
     return {};
   }
 
-  static std::string dotted(const core::KeyPath& path) {
-    std::string name;
-    for (const auto& key : path) {
-      if (!name.empty()) name += '.';
-      const auto* text = std::get_if<std::string>(&key);
-      name += text != nullptr ? *text : fmt::format("{}", std::get<std::int64_t>(key));
-    }
-    return name;
-  }
-
   const Source& source_;
   StagedDirectory& out_;
   Meter meter_;
   DcpNames names_;
-  TorchLayout layout_;
+  std::vector<std::size_t> slots_;                        ///< in the metadata, of the manifest's tensors
+  std::unordered_map<std::size_t, core::Shape> offsets_;  ///< of those that are parts
   core::DcpMetadata metadata_;
 };
 

@@ -22,11 +22,13 @@ void FileWriter::Free::operator()(std::byte* memory) const {
 FileWriter::FileWriter(std::unique_ptr<actors::WritableFile> file) : file_(std::move(file)) {
   for (auto& buffer : buffers_) {
     buffer.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, kBufferBytes)));
-    CHECK(buffer != nullptr, "there is memory for a buffer of a file");
   }
 }
 
 core::Result<void> FileWriter::append(std::span<const std::byte> bytes) {
+  if (!buffers_[0] || !buffers_[1])
+    return core::fail(core::Errc::out_of_memory, "there is no memory for two buffers of {} bytes",
+                      kBufferBytes);
   while (!bytes.empty()) {
     const auto count = std::min(bytes.size(), kBufferBytes - filled_);
     std::copy_n(bytes.data(), count, buffers_[filling_].get() + filled_);
@@ -46,6 +48,7 @@ core::Result<void> FileWriter::finish() {
 
 core::Result<void> FileWriter::flush() {
   TRY(wait());
+  if (filled_ == 0) return {};
   const std::span<const std::byte> piece(buffers_[filling_].get(), std::exchange(filled_, 0));
   filling_ = 1 - filling_;
   writing_ = std::async(std::launch::async, [file = file_.get(), piece] { return file->append(piece); });

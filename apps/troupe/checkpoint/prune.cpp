@@ -7,6 +7,7 @@
 
 #include "actors/world/storage/posix.hpp"
 #include "apps/command_line/json_text.hpp"
+#include "apps/troupe/checkpoint/staged_directory.hpp"
 #include "apps/troupe/checkpoint/verify.hpp"
 #include "core/errors.hpp"
 
@@ -14,6 +15,7 @@ namespace troupe::apps {
 
 core::Result<std::string> prune_report(const PruneArguments& arguments) {
   auto storage = TRY(actors::PosixStorage::open(arguments.directory));
+  if (!arguments.dry_run) TRY(say_cleared(*storage, actors::kCheckpointPrefix));
   const auto before = TRY(actors::list_checkpoints(*storage));
   if (before.empty())
     return core::fail(core::Errc::not_found,

@@ -13,6 +13,7 @@
 #include "actors/world/storage/posix.hpp"
 #include "apps/troupe/checkpoint/file_writer.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
+#include "apps/troupe/checkpoint/staged_directory.hpp"
 #include "core/checkpoint/save_plan.hpp"
 #include "core/disregard.hpp"
 #include "core/errors.hpp"
@@ -155,8 +156,8 @@ Result<Place> place_of(const std::string& directory, core::StepCount step) {
 }  // namespace
 
 Result<Written> write_checkpoint(const Source& source, const Sharding& sharding, const core::Value& topology,
-                                 const Destination& destination) {
-  const auto place = TRY(place_of(destination.directory, source.manifest.step));
+                                 const std::string& directory) {
+  const auto place = TRY(place_of(directory, source.manifest.step));
   const auto& root = place.root;
   const auto& name = place.name;
   auto storage = TRY(actors::PosixStorage::open_or_make(root));
@@ -165,13 +166,14 @@ Result<Written> write_checkpoint(const Source& source, const Sharding& sharding,
                       "{} is already there and stays as it is; give another directory, or remove it first",
                       (std::filesystem::path(root) / name).string());
   }
-  const auto temporary = fmt::format("{}.tmp-{}", name, destination.save);
-  TRY(storage->make_directory(temporary));
+  TRY(say_cleared(*storage, actors::kCheckpointPrefix));
+  const auto made = TRY(make_temporary(*storage, name));
+  const auto& temporary = made.name;
   Written result;
   auto write = [&]() -> Result<void> {
     auto manifest = TRY(write_files(source, sharding, *storage, temporary, result.seconds));
     manifest.step = source.manifest.step;
-    manifest.save = destination.save;
+    manifest.save = temporary.substr(temporary.rfind('-') + 1);
     manifest.topology = topology;
     manifest.common = source.manifest.common;
     manifest.objects = source.manifest.objects;

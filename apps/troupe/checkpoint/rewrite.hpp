@@ -20,15 +20,6 @@ struct Sharding {
 
 inline constexpr int kMaxRanks = 65536;
 
-/// Where a checkpoint is written.
-struct Destination {
-  /// A directory of checkpoints, which is made when it is not there; it may also name the checkpoint in it,
-  /// as in out/step_00000200.
-  std::string directory;
-  /// 16 hexadecimal digits that no other save has; see posix::unique_name().
-  std::string save;
-};
-
 struct Written {
   std::string path;  ///< of the checkpoint
   std::uint64_t bytes = 0;
@@ -36,9 +27,11 @@ struct Written {
   double seconds = 0;
 };
 
-/// Writes the source's tensors, values and objects as a checkpoint of Troupe. Memory for one chunk is enough.
-/// What was not finished is removed. Errc::already_exists when the step is there.
+/// Writes the source's tensors, values and objects as a checkpoint of Troupe into a directory of checkpoints,
+/// which is made when it is not there; it may also name the checkpoint in it, as in out/step_00000200. Memory
+/// for one chunk is enough. What was not finished is removed, also what a process left that is gone.
+/// Errc::already_exists when the step is there.
 core::Result<Written> write_checkpoint(const Source& source, const Sharding& sharding,
-                                       const core::Value& topology, const Destination& destination);
+                                       const core::Value& topology, const std::string& directory);
 
 }  // namespace troupe::apps

@@ -1,9 +1,12 @@
 #include "apps/troupe/checkpoint/safetensors_source.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -47,6 +50,12 @@ class Collector {
       }
       TRY(add_part(entry, offsets[i], number));
     }
+    for (const auto& [tensor, dtype, begin, end] : header.unknown) {
+      unknown_.insert(tensor);
+      source_.left_out.push_back(
+          {tensor, fmt::format("its element type {} is not one that Troupe has ({} bytes in {})", dtype,
+                               end - begin, name)});
+    }
     return {};
   }
 
@@ -63,7 +72,7 @@ class Collector {
     return {};
   }
 
-  bool has(const std::string& key) const { return tensors_.contains(key); }
+  bool has(const std::string& key) const { return tensors_.contains(key) || unknown_.contains(key); }
 
  private:
   struct File {
@@ -110,6 +119,7 @@ class Collector {
 
   Source& source_;
   std::map<std::string, core::ManifestTensor> tensors_;
+  std::set<std::string> unknown_;  ///< whose element types are
 };
 
 Result<core::HuggingFaceIndex> read_index(actors::Storage& storage) {

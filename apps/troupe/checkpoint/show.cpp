@@ -101,6 +101,12 @@ void append_objects(const core::Manifest& manifest, std::string& text) {
         fmt::format("  {:<32} {} of a grid {}\n", printable(key), cell.first, core::to_string(cell.second));
 }
 
+void append_notes(const Source& source, std::string& text) {
+  if (source.notes.empty()) return;
+  text += "\n";
+  for (const auto& note : source.notes) text += printable(note) + "\n";
+}
+
 void append_left_out(const Source& source, std::string& text) {
   if (source.left_out.empty()) return;
   text += "\nnot readable here\n";
@@ -180,6 +186,7 @@ std::string show_text(const Source& source) {
   append_values("common values", manifest.common, text);
   append_objects(manifest, text);
   append_left_out(source, text);
+  append_notes(source, text);
   return text;
 }
 
@@ -206,6 +213,7 @@ Result<std::string> show_json(const Source& source) {
     text.pop_back();
     return text + ",\"value\":" + TRY(core::value_text(object.value)) + "}";
   }));
+  json.member("notes", source.notes);
   TRY(json.list("left_out", source.left_out, [](const auto& one) -> Text {
     return on_one_line({{"key", one.key}, {"reason", one.reason}});
   }));

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <set>
 #include <system_error>
 #include <utility>
 
@@ -28,6 +27,7 @@ Result<Source> open_named(const std::string& path, actors::Links links, actors::
   auto storage = TRY(PosixStorage::open(path, links, reads));
   Source source{SourceForm::troupe, path, std::move(storage), {}, true, {}};
   source.manifest = TRY(actors::check_quickly(*source.storage, ""));
+  source.torch = torch_state_of(source.manifest.common);
   return source;
 }
 
@@ -87,6 +87,10 @@ std::string_view describe(SourceForm form) noexcept {
       return "safetensors files";
     case SourceForm::torch_shards:
       return "files of PyTorch, one per rank";
+    case SourceForm::torch_file:
+      return "a file of torch.save";
+    case SourceForm::accelerate:
+      return "a model and its optimizer as Accelerate saves them";
   }
   return "";
 }
@@ -111,35 +115,6 @@ Result<Source> open_source(const std::string& path, actors::Links links) {
     if (foreign || foreign.error().code != Errc::not_found) return foreign;
   }
   return open_checkpoint(path, links);
-}
-
-Result<void> rename_tensors(core::Manifest& manifest, std::span<const std::string> rules) {
-  if (rules.empty()) return {};
-  for (const auto& rule : rules) {
-    if (rule.find('=') == std::string::npos)
-      return core::fail(Errc::invalid_argument,
-                        "--rename '{}' is not a rule; write OLD=NEW, for example model.=", rule);
-  }
-  std::set<std::string> names;
-  for (auto& tensor : manifest.tensors) {
-    for (const auto& rule : rules) {
-      const auto middle = rule.find('=');
-      if (!tensor.key.starts_with(rule.substr(0, middle))) continue;
-      tensor.key.replace(0, middle, rule.substr(middle + 1));
-      break;
-    }
-    if (!names.insert(tensor.key).second)
-      return core::fail(Errc::invalid_argument, "two tensors would be called '{}'; make the rules narrower",
-                        tensor.key);
-  }
-  std::sort(manifest.tensors.begin(), manifest.tensors.end(),
-            [](const auto& a, const auto& b) { return a.key < b.key; });
-  return {};
-}
-
-void keep_weights_only(core::Manifest& manifest) {
-  std::erase_if(manifest.tensors,
-                [](const core::ManifestTensor& tensor) { return tensor.key.starts_with(kOptimizerPrefix); });
 }
 
 Result<void> stream_box(const Source& source, const core::ManifestTensor& tensor, core::DType dtype,

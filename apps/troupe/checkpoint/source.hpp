@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 
 #include "actors/world/storage.hpp"
 #include "actors/world/storage/posix.hpp"
+#include "apps/troupe/checkpoint/torch_state.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/result.hpp"
 
@@ -21,6 +23,8 @@ enum class SourceForm : std::uint8_t {
   dcp,           ///< torch.distributed.checkpoint: .metadata and *.distcp
   safetensors,   ///< a model of Hugging Face, or a sharded save of PyTorch in such files
   torch_shards,  ///< what every rank saved for itself with torch.save, as verl does
+  torch_file,    ///< a state that torch.save wrote
+  accelerate,    ///< a model and its optimizer in two of these, as Accelerate's FSDP saves them
 };
 
 /// "a checkpoint of Troupe", ...
@@ -41,6 +45,11 @@ struct Source {
   core::Manifest manifest;
   bool has_values = false;  ///< step, common values, objects and topology are known
   std::vector<LeftOut> left_out;
+  /// What was done or found that nobody asked for, in sentences.
+  std::vector<std::string> notes{};
+  std::optional<std::int64_t> steps{};  ///< done, by a file beside the state
+  /// Of PyTorch's own forms, and of checkpoints that were imported from them.
+  std::optional<TorchState> torch{};
 };
 
 /// A checkpoint of Troupe, or the newest whole one of a directory of them, which is then said on stderr, as
@@ -49,21 +58,13 @@ struct Source {
 core::Result<Source> open_checkpoint(const std::string& path, actors::Links links = actors::Links::refuse,
                                      actors::Reads reads = actors::Reads::through_cache);
 
-/// A foreign checkpoint: a directory, or a single *.safetensors file. Errc::not_found when it is none.
-/// `check` compares the elements of PyTorch's archives with their CRC-32.
+/// A foreign checkpoint: a directory, or a single file of safetensors or of torch.save. Errc::not_found when
+/// it is none. `check` compares the elements of PyTorch's archives with their CRC-32.
 core::Result<Source> open_foreign(const std::string& path, bool check,
                                   actors::Links links = actors::Links::refuse);
 
 /// Either of them.
 core::Result<Source> open_source(const std::string& path, actors::Links links = actors::Links::refuse);
-
-/// Replaces prefixes of names: rules are "OLD=NEW", and the first that fits counts. Errc::invalid_argument
-/// for a rule without "=" and for two tensors that get one name.
-core::Result<void> rename_tensors(core::Manifest& manifest, std::span<const std::string> rules);
-
-/// The state of the optimizer begins with this, by the names of Troupe and of PyTorch.
-inline constexpr std::string_view kOptimizerPrefix = "optimizer.";
-void keep_weights_only(core::Manifest& manifest);
 
 using ByteSink = std::function<core::Result<void>(std::span<const std::byte>)>;
 

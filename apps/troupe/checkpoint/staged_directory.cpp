@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <span>
 #include <system_error>
@@ -9,6 +10,7 @@
 
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/world/storage/posix.hpp"
+#include "apps/troupe/checkpoint/text.hpp"
 #include "core/disregard.hpp"
 #include "core/errors.hpp"
 #include "posix/entropy.hpp"
@@ -47,9 +49,25 @@ Result<StagedDirectory> StagedDirectory::create(const std::string& path) {
   const auto name = place.filename().string();
   const auto above = place.parent_path().string();
   auto storage = TRY(actors::PosixStorage::open_or_make(above.empty() ? "." : above));
-  auto temporary = fmt::format("{}.tmp-{}", name, posix::unique_name());
-  TRY(storage->make_directory(temporary));
-  return StagedDirectory(std::move(storage), name, std::move(temporary));
+  TRY(say_cleared(*storage, name + ".tmp-"));
+  auto made = TRY(make_temporary(*storage, name));
+  return StagedDirectory(std::move(storage), name, std::move(made));
+}
+
+Result<TemporaryDirectory> make_temporary(actors::Storage& storage, const std::string& name) {
+  constexpr int kTries = 5;
+  for (int i = 1;; ++i) {
+    auto temporary = fmt::format("{}.tmp-{}", name, posix::unique_name());
+    auto hold = actors::make_held_directory(storage, temporary);
+    if (hold) return TemporaryDirectory{std::move(temporary), std::move(*hold)};
+    if (hold.error().code != Errc::aborted || i == kTries) return tl::unexpected(hold.error());
+  }
+}
+
+Result<void> say_cleared(actors::Storage& storage, std::string_view prefix) {
+  for (const auto& name : TRY(actors::clear_abandoned(storage, prefix)))
+    fmt::print(stderr, "removed {}, which was never finished\n", printable(name));
+  return {};
 }
 
 Result<void> StagedDirectory::check_place(const std::string& path) {
@@ -59,11 +77,12 @@ Result<void> StagedDirectory::check_place(const std::string& path) {
 
 StagedDirectory::~StagedDirectory() {
   if (!storage_) return;
-  core::disregard(actors::remove_tree(*storage_, temporary_), "what was not finished has its reason already");
+  core::disregard(actors::remove_tree(*storage_, temporary_.name),
+                  "what was not finished has its reason already");
 }
 
 Result<std::unique_ptr<actors::WritableFile>> StagedDirectory::file(std::string_view name) {
-  return storage_->create(actors::path_in(temporary_, name));
+  return storage_->create(actors::path_in(temporary_.name, name));
 }
 
 Result<void> StagedDirectory::write(std::string_view name, std::span<const std::byte> bytes) {
@@ -74,10 +93,11 @@ Result<void> StagedDirectory::write(std::string_view name, std::span<const std::
 }
 
 Result<void> StagedDirectory::finish() {
-  TRY(storage_->sync_directory(temporary_));
-  TRY(storage_->rename(temporary_, name_));
+  TRY(storage_->sync_directory(temporary_.name));
+  TRY(storage_->rename(temporary_.name, name_));
   TRY(storage_->sync_directory(""));
   storage_.reset();
+  temporary_.hold = {};
   return {};
 }
 

@@ -5,9 +5,21 @@
 #include <string_view>
 
 #include "actors/world/storage.hpp"
+#include "actors/world/storage/holds.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {
+
+/// A directory with a temporary name, which other processes leave alone while `hold` lives.
+struct TemporaryDirectory {
+  std::string name;
+  actors::Hold hold;
+};
+/// "NAME.tmp-" and 16 digits.
+core::Result<TemporaryDirectory> make_temporary(actors::Storage& storage, const std::string& name);
+/// Removes what processes that are gone left under names that begin like this (actors::clear_abandoned()),
+/// and says so on stderr.
+core::Result<void> say_cleared(actors::Storage& storage, std::string_view prefix);
 
 /// A directory that is written under a temporary name beside its place and gets its name when all of it is
 /// durable. Destroyed before finish(), it is removed.
@@ -30,12 +42,12 @@ class StagedDirectory {
   core::Result<void> finish();
 
  private:
-  StagedDirectory(std::unique_ptr<actors::Storage> storage, std::string name, std::string temporary)
+  StagedDirectory(std::unique_ptr<actors::Storage> storage, std::string name, TemporaryDirectory temporary)
       : storage_(std::move(storage)), name_(std::move(name)), temporary_(std::move(temporary)) {}
 
   std::unique_ptr<actors::Storage> storage_;  ///< of the directory above; null after finish()
   std::string name_;
-  std::string temporary_;
+  TemporaryDirectory temporary_;
 };
 
 }  // namespace troupe::apps

@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -15,6 +17,7 @@
 #include "actors/world/storage/posix.hpp"
 #include "apps/troupe/checkpoint/mapped_file.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
+#include "apps/troupe/checkpoint/strided_files.hpp"
 #include "core/errors.hpp"
 #include "core/interop/plain_data.hpp"
 #include "core/interop/torch_shards.hpp"
@@ -32,6 +35,8 @@ constexpr std::uint64_t kMostConfigBytes = 1 << 20;
 constexpr std::string_view kModel = "model";
 constexpr std::string_view kOptimizer = "optim";
 constexpr std::string_view kExtra = "extra_state";
+/// Added to the number of a file of strided elements until such have numbers.
+constexpr std::uint32_t kStrided = std::uint32_t{1} << 31;
 constexpr std::size_t kCompareBytes = std::size_t{16} << 20;
 
 std::string file_name(std::string_view kind, int world, int rank) {
@@ -75,20 +80,22 @@ struct RankFiles {
 
 class ShardsReader {
  public:
-  ShardsReader(Source& source, const actors::PosixStorage& storage, bool check)
-      : source_(source), storage_(storage), check_(check) {}
+  ShardsReader(Source& source, const actors::PosixStorage& storage, StridedFiles& strided, bool check)
+      : source_(source), storage_(storage), strided_(strided), check_(check) {}
 
   Result<void> read() {
     names_ = TRY(source_.storage->list(""));
     world_ = TRY(find_world());
     const auto model = TRY(open_all(kModel));
     std::vector<core::TorchParts> parts;
-    for (const auto& archive : model.archives) parts.push_back(TRY(core::torch_model_parts(archive)));
+    for (std::size_t rank = 0; rank < model.archives.size(); ++rank)
+      parts.push_back(TRY(core::torch_model_parts(model.archives[rank], static_cast<std::int64_t>(rank))));
     TRY(add_tensors(model, parts));
     if (has_any(kOptimizer)) TRY(add_optimizer(parts));
     if (has_any(kExtra))
       source_.left_out.push_back(
           {std::string(kExtra), "schedules and random generators are each rank's own"});
+    number_strided();
     auto& tensors = source_.manifest.tensors;
     std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.key < b.key; });
     const auto twice = std::adjacent_find(tensors.begin(), tensors.end(),
@@ -184,9 +191,7 @@ class ShardsReader {
     for (const auto& tensor : TRY(core::merge_torch_parts(ranks))) {
       if (check_ || !tensor.is_dtensor) TRY(compare_copies(files, tensor));
       core::ManifestTensor described{tensor.key, tensor.dtype, tensor.shape, {}};
-      for (const auto& shard : tensor.shards)
-        described.shards.push_back(
-            {shard.box, files.numbers[shard.rank], shard.offset, shard.offset + shard.bytes, 0});
+      for (const auto& shard : tensor.shards) described.shards.push_back(placed(files, shard, tensor.dtype));
       std::sort(described.shards.begin(), described.shards.end(),
                 [](const auto& a, const auto& b) { return a.box < b.box; });
       source_.manifest.tensors.push_back(std::move(described));
@@ -194,14 +199,49 @@ class ShardsReader {
     return {};
   }
 
+  std::span<const std::byte> stored_of(const RankFiles& files, const core::TorchShard& shard) const {
+    return files_[files.numbers[shard.rank]].bytes().subspan(shard.offset, shard.stored_bytes);
+  }
+
+  /// Strided elements get files of their own, whose numbers follow when all others have one.
+  core::ManifestShard placed(const RankFiles& files, const core::TorchShard& shard, core::DType dtype) {
+    const auto number = files.numbers[shard.rank];
+    if (shard.strides.empty()) return {shard.box, number, shard.offset, shard.offset + shard.bytes, 0};
+    const auto name = source_.manifest.files[number].name + " (strided)";
+    const auto begin = strided_.append(
+        name, {stored_of(files, shard), core::size_of(dtype), shard.box.extent, shard.strides});
+    const auto [place, is_new] =
+        strided_numbers_.try_emplace(number, static_cast<std::uint32_t>(strided_numbers_.size()));
+    return {shard.box, kStrided + place->second, begin, begin + shard.bytes, 0};
+  }
+
+  void number_strided() {
+    std::vector<std::string> names(strided_numbers_.size());
+    for (const auto& [number, index] : strided_numbers_)
+      names[index] = source_.manifest.files[number].name + " (strided)";
+    const auto first = static_cast<std::uint32_t>(source_.manifest.files.size());
+    for (const auto& name : names) source_.manifest.files.push_back({name, strided_.size_of(name), 0, 0});
+    for (auto& tensor : source_.manifest.tensors) {
+      for (auto& shard : tensor.shards) {
+        if (shard.file >= kStrided) shard.file = first + shard.file - kStrided;
+      }
+    }
+    if (!names.empty()) strided_.keep(std::move(files_));
+  }
+
   Result<void> compare_copies(const RankFiles& files, const core::MergedTensor& tensor) const {
-    for (std::size_t i = 0; i < tensor.copies.size(); ++i) {
-      const auto& first = tensor.shards[i % tensor.shards.size()];
-      const auto& copy = tensor.copies[i];
+    std::map<core::Box, const core::TorchShard*> firsts;
+    if (!tensor.copies.empty()) {
+      for (const auto& shard : tensor.shards) firsts.emplace(shard.box, &shard);
+    }
+    for (const auto& copy : tensor.copies) {
+      const auto& first = *firsts.at(copy.box);
       const auto& a = files_[files.numbers[first.rank]];
       const auto& b = files_[files.numbers[copy.rank]];
-      for (std::uint64_t at = 0; at < first.bytes; at += kCompareBytes) {
-        const auto count = std::min<std::uint64_t>(kCompareBytes, first.bytes - at);
+      // Ranks of one mesh have the same strides.
+      if (first.strides != copy.strides || first.stored_bytes != copy.stored_bytes) continue;
+      for (std::uint64_t at = 0; at < first.stored_bytes; at += kCompareBytes) {
+        const auto count = std::min<std::uint64_t>(kCompareBytes, first.stored_bytes - at);
         const auto mine = a.bytes().subspan(first.offset + at, count);
         const auto other = b.bytes().subspan(copy.offset + at, count);
         if (std::memcmp(mine.data(), other.data(), count) != 0)
@@ -219,7 +259,8 @@ class ShardsReader {
     const auto files = TRY(open_all(kOptimizer));
     std::vector<core::TorchParts> parts;
     for (std::size_t rank = 0; rank < files.archives.size(); ++rank)
-      parts.push_back(TRY(core::torch_optimizer_parts(files.archives[rank], model[rank])));
+      parts.push_back(TRY(
+          core::torch_optimizer_parts(files.archives[rank], model[rank], static_cast<std::int64_t>(rank))));
     TRY(add_tensors(files, parts));
     const auto groups = core::torch_parameter_groups(files.archives.front());
     if (!groups) return {};
@@ -235,6 +276,8 @@ class ShardsReader {
 
   Source& source_;
   const actors::PosixStorage& storage_;
+  StridedFiles& strided_;
+  std::map<std::uint32_t, std::uint32_t> strided_numbers_;  ///< by the number of the real file
   bool check_;
   int world_ = 0;
   std::vector<std::string> names_;
@@ -255,8 +298,10 @@ bool holds_torch_shards(const std::string& directory) {
 Result<Source> open_torch_shards(const std::string& directory, bool check, actors::Links links) {
   auto storage = TRY(actors::PosixStorage::open(directory, links));
   const auto& files = *storage;
-  Source source{SourceForm::torch_shards, directory, std::move(storage), {}, false, {}};
-  auto done = ShardsReader(source, files, check).read();
+  auto strided = std::make_unique<StridedFiles>(std::move(storage));
+  auto& apart = *strided;
+  Source source{SourceForm::torch_shards, directory, std::move(strided), {}, false, {}};
+  auto done = ShardsReader(source, files, apart, check).read();
   if (!done) return core::fail(done.error().code, "{}: {}", directory, done.error().message);
   return source;
 }

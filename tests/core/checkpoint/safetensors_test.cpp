@@ -56,7 +56,7 @@ TEST(SafetensorsHeader, OfAFileWithoutTensorsIsAnEmptyObject) {
   const auto header = safetensors_header(none, {});
 
   EXPECT_EQ(header, file_with("{}" + std::string(54, ' ')));
-  EXPECT_EQ(parse_safetensors_header(bytes_in(header), 64).value(), (SafetensorsHeader{{}, {}, 64}));
+  EXPECT_EQ(parse_safetensors_header(bytes_in(header), 64).value(), (SafetensorsHeader{{}, {}, {}, 64}));
 }
 
 TEST(SafetensorsHeader, IsRefusedForASizeThatReadersRefuse) {
@@ -278,7 +278,7 @@ TEST(ShardingOffsets, AreWrittenAsPyTorchReadsThem) {
 }
 
 TEST(ShardingOffsets, RefuseMetadataThatDoesNotFitTheTensors) {
-  SafetensorsHeader header{{{"a", DType::u8, {1, 2}, 0, 2}}, {}, 0};
+  SafetensorsHeader header{{{"a", DType::u8, {1, 2}, 0, 2}}, {}, {}, 0};
   const auto refused = [&](const std::string& info) {
     header.metadata["DCP_SHARDING_INFO"] = info;
     const auto offsets = sharding_offsets(header);

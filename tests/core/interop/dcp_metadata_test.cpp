@@ -56,7 +56,7 @@ class Checkpoint {
       if (!part) return {};
       for (const CopyRun& run : copy_runs(chunk.box, Box::whole(tensor.shape), chunk.box)) {
         std::memcpy(whole.data() + static_cast<std::size_t>(run.to) * element,
-                    part->data() + static_cast<std::size_t>(run.from) * element,
+                    part->stored.data() + static_cast<std::size_t>(run.from) * element,
                     static_cast<std::size_t>(run.elements) * element);
       }
     }
@@ -195,7 +195,7 @@ TEST(DcpMetadata, ComparesAChunkWithItsArchive) {
   other_box.box.extent = {3, 2};
   Bytes altered(place.begin(), place.end());
   const auto elements = dcp_chunk_elements(tensor, chunk, altered, true).value();
-  altered[static_cast<std::size_t>(elements.data() - altered.data())] ^= std::byte{1};
+  altered[static_cast<std::size_t>(elements.stored.data() - altered.data())] ^= std::byte{1};
 
   EXPECT_THAT(dcp_chunk_elements(other_dtype, chunk, place, true).error().message,
               HasSubstr("the file has f32 (2, 3), the metadata says i32 (2, 3)"));

@@ -63,14 +63,25 @@ TEST(TorchArchive, ReadsTensorsOfTorchSave) {
   }
 }
 
+TEST(TorchArchive, SaysHowElementsThatLieApartFollowEachOther) {
+  const Bytes bytes = golden_bytes("archives/transposed.pt");
+
+  const auto tensor = parse_torch_tensor(bytes).value();
+
+  EXPECT_EQ(tensor.shape, (Shape{3, 2}));
+  EXPECT_EQ(tensor.strides, (Shape{1, 3}));
+  EXPECT_EQ(tensor.bytes, 24U);
+  EXPECT_EQ(tensor.stored_bytes, 24U);
+  const auto stored = std::span(bytes).subspan(tensor.offset, tensor.stored_bytes);
+  EXPECT_EQ(hex_of(stored), "000000000000803f0000004000004040000080400000a040");
+  EXPECT_EQ(tensor.crc, crc32(stored));
+}
+
 TEST(TorchArchive, SaysWhyItRefusesATensor) {
-  const Bytes transposed = golden_bytes("archives/transposed.pt");
   const Bytes complex = golden_bytes("archives/complex.pt");
   const Bytes object = golden_bytes("archives/object.pt");
   const Bytes dict = golden_bytes("archives/tensors_in_dict.pt");
 
-  EXPECT_THAT(refusal(parse_torch_tensor(transposed), Errc::unavailable),
-              HasSubstr("not contiguous, shape (3, 2) and strides (1, 3)"));
   EXPECT_THAT(refusal(parse_torch_tensor(complex), Errc::unavailable), HasSubstr("ComplexFloatStorage"));
   EXPECT_THAT(refusal(parse_torch_tensor(object)), HasSubstr("expected a tensor, found dict"));
   EXPECT_THAT(refusal(parse_torch_tensor(dict)), HasSubstr("expected a tensor, found dict"));
@@ -202,6 +213,24 @@ Bytes archive_of(const Claims& claims) {
   zip.add("data/0", std::string(24, '\0'));
   zip.finish();
   return zip.take();
+}
+
+TEST(TorchArchive, TakesStridesThatStayInTheStorage) {
+  const auto reach = [](const Shape& shape, const Shape& strides) {
+    return parse_torch_tensor(archive_of({.shape = shape, .strides = strides})).value().stored_bytes;
+  };
+
+  EXPECT_EQ(reach({3, 2}, {1, 3}), 24U) << "transposed";
+  EXPECT_EQ(reach({3, 5}, {0, 0}), 4U) << "expanded";
+  EXPECT_EQ(reach({2, 2}, {4, 1}), 24U) << "columns";
+  EXPECT_EQ(reach({2, 4}, {2, 1}), 24U) << "overlapping";
+  EXPECT_EQ(reach({0, 3}, {9, 9}), 0U) << "empty";
+  EXPECT_EQ(reach({1, 6}, {77, 1}), 24U) << "an axis of one element has no stride";
+  const std::int64_t large = std::int64_t{1} << 61;
+  for (const auto& [shape, strides] : std::vector<std::pair<Shape, Shape>>{
+           {{2, 3}, {4, 1}}, {{2}, {6}}, {{large, 2}, {large, 1}}, {{3, 2}, {large, large}}})
+    EXPECT_THAT(refusal(parse_torch_tensor(archive_of({.shape = shape, .strides = strides}))),
+                HasSubstr("leave storage 0, which has 6"));
 }
 
 TEST(TorchArchive, RefusesATensorThatContradictsItsStorage) {

@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from make_dcp import HERE, described
 
@@ -39,6 +40,19 @@ class Tied(torch.nn.Module):
 
     def forward(self, tokens):
         return self.head(self.norm(self.embed(tokens)))
+
+
+class Wide(torch.nn.Module):
+    """Two layers for tensor parallel ranks, cut along rows and along columns, unevenly by FSDP, and a norm that is not."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(3, 10)
+        self.down = torch.nn.Linear(10, 4)
+        self.norm = torch.nn.LayerNorm(4)
+
+    def forward(self, x):
+        return self.norm(self.down(torch.relu(self.up(x))))
 
 
 def groups_of(model):
@@ -81,11 +95,14 @@ def rank_main(rank, world, rendezvous):
         save("rank_files", init_device_mesh("cpu", (4,), mesh_dim_names=("fsdp",)), Linear(), torch.ones(2, 3))
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("ddp", "fsdp"))
         save("rank_files_hsdp", mesh, Tied(), torch.arange(6))
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("fsdp", "tp"))
+        wide = parallelize_module(Wide(), mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        save("rank_files_tensor_parallel", mesh["fsdp"], wide, torch.ones(2, 3))
     dist.destroy_process_group()
 
 
 def main():
-    for name in ("rank_files", "rank_files_hsdp", "rank_files_groups"):
+    for name in ("rank_files", "rank_files_hsdp", "rank_files_groups", "rank_files_tensor_parallel"):
         shutil.rmtree(HERE / name, ignore_errors=True)
     for world in (1, 4):
         with tempfile.TemporaryDirectory() as folder:
