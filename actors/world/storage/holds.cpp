@@ -114,6 +114,12 @@ void OwnerClaim::release() {
 Result<OwnerClaim> OwnerClaim::take(const std::string& directory, const std::string& job, std::string& said) {
   const auto path = directory + "/" + kOwnerName;
   Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+  if (!file.is_open() && (errno == EACCES || errno == EROFS || errno == EPERM)) {
+    // A job may only read there; a save says what it cannot do.
+    said = fmt::format("cannot write {}: {}; two jobs that write there are not told", path,
+                       std::generic_category().message(errno));
+    return OwnerClaim();
+  }
   if (!file.is_open())
     return core::fail(Errc::io, "cannot open {}: {}; a job writes there who has the directory", path,
                       std::generic_category().message(errno));
