@@ -146,7 +146,7 @@ Result<void> AgentStore::set(const std::string& key, const std::string& value, T
   return write(request, deadline);
 }
 
-Result<std::optional<std::string>> AgentStore::look(const std::string& key, Time deadline) {
+Result<std::optional<std::string>> AgentStore::find_key(const std::string& key, Time deadline) {
   std::string request = query(Query::check);
   append(request, std::uint64_t{1});
   append(request, key);

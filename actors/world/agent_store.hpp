@@ -23,7 +23,7 @@ class AgentStore {
 
   core::Result<void> set(const std::string& key, const std::string& value, Time deadline);
   /// The value; nothing while nobody has set it.
-  core::Result<std::optional<std::string>> look(const std::string& key, Time deadline);
+  core::Result<std::optional<std::string>> find_key(const std::string& key, Time deadline);
 
   /// This host's address on the way to the store, and the store's.
   const std::string& own_address() const { return own_address_; }

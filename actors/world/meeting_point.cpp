@@ -121,7 +121,7 @@ Result<Endpoint> MeetingPoint::find(std::chrono::nanoseconds patience) {
     std::string found;
     if (!store_is_useless_) {
       auto agent = store(is_one_host() ? std::min(now + kPatienceOnOneHost, give_up) : give_up);
-      auto value = agent ? (*agent)->look(agent_key_, now + kStorePatience)
+      auto value = agent ? (*agent)->find_key(agent_key_, now + kStorePatience)
                          : Result<std::optional<std::string>>(tl::unexpected(std::move(agent).error()));
       if (!value) store_.reset();
       if (!value && !is_one_host()) return tl::unexpected(std::move(value).error());

@@ -141,10 +141,11 @@ TEST(AgentStore, KeepsWhatIsSet) {
   auto other = AgentStore::connect("localhost", agent.port(), within(seconds(20)));
   ASSERT_TRUE(one && other);
 
-  const auto before = other->look("/troupe/a/0", within(seconds(20)));
+  const auto before = other->find_key("/troupe/a/0", within(seconds(20)));
   ASSERT_TRUE(one->set("/troupe/a/0", "[::1]:4711", within(seconds(20))));
-  auto after = other->look("/troupe/a/0", within(seconds(20)));
-  for (int i = 0; i < 1000 && after && !*after; ++i) after = other->look("/troupe/a/0", within(seconds(20)));
+  auto after = other->find_key("/troupe/a/0", within(seconds(20)));
+  for (int i = 0; i < 1000 && after && !*after; ++i)
+    after = other->find_key("/troupe/a/0", within(seconds(20)));
 
   ASSERT_TRUE(before && after);
   EXPECT_EQ(*before, std::nullopt);
