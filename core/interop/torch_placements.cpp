@@ -52,12 +52,12 @@ std::optional<std::vector<std::int64_t>> integers_of(const TorchArchive& archive
 }
 
 /// A mesh as a tensor of its ranks.
-std::optional<std::vector<MeshPlace>> places_in_tensor(const std::vector<std::int64_t>& ranks,
-                                                       const Shape& shape, std::int64_t rank) {
+std::optional<std::vector<DimensionPlace>> places_in_tensor(const std::vector<std::int64_t>& ranks,
+                                                            const Shape& shape, std::int64_t rank) {
   const auto found = std::find(ranks.begin(), ranks.end(), rank);
   if (found == ranks.end()) return std::nullopt;
   auto position = static_cast<std::int64_t>(found - ranks.begin());
-  std::vector<MeshPlace> places(shape.size());
+  std::vector<DimensionPlace> places(shape.size());
   for (std::size_t axis = shape.size(); axis-- > 0;) {
     places[axis] = {position % shape[axis], shape[axis]};
     position /= shape[axis];
@@ -74,11 +74,11 @@ std::optional<std::int64_t> only_number(const PickleNode& object, std::string_vi
 }
 
 /// A mesh as strides over a list of all ranks.
-std::optional<std::vector<MeshPlace>> places_in_layout(const PickleNode& layout, std::int64_t position) {
+std::optional<std::vector<DimensionPlace>> places_in_layout(const PickleNode& layout, std::int64_t position) {
   const auto state = layout.state();
   const auto axes = state ? state_field(*state, "axes") : std::nullopt;
   if (!axes || axes->kind() != PickleKind::tuple) return std::nullopt;
-  std::vector<MeshPlace> places;
+  std::vector<DimensionPlace> places;
   for (std::size_t i = 0; i < axes->size() && i < kMaxAxes; ++i) {
     const auto size = only_number(axes->item(i), "shape");
     const auto stride = only_number(axes->item(i), "stride");
@@ -122,7 +122,7 @@ ElementRange chunk_of(std::int64_t length, std::int64_t pieces, std::int64_t ind
 }
 
 /// One piece of each of `split` chunks.
-std::optional<Runs> shard_of(const Runs& runs, std::int64_t split, const MeshPlace& place) {
+std::optional<Runs> shard_of(const Runs& runs, std::int64_t split, const DimensionPlace& place) {
   Runs part;
   const auto length = length_of(runs);
   for (std::int64_t i = 0; i < split; ++i) {
@@ -194,8 +194,8 @@ std::optional<PickleNode> state_field(const PickleNode& state, std::string_view 
   return first ? first : in_dict(state.item(1));
 }
 
-std::optional<std::vector<MeshPlace>> mesh_places(const TorchArchive& archive, const PickleNode& mesh,
-                                                  std::int64_t rank) {
+std::optional<std::vector<DimensionPlace>> mesh_places(const TorchArchive& archive, const PickleNode& mesh,
+                                                       std::int64_t rank) {
   const auto state = mesh.state();
   if (!state) return std::nullopt;
   Shape shape;
@@ -212,7 +212,7 @@ std::optional<std::vector<MeshPlace>> mesh_places(const TorchArchive& archive, c
   return places_in_layout(*layout, static_cast<std::int64_t>(found - ranks->begin()));
 }
 
-Placed placed_parts(const PickleNode& placements, const std::optional<std::vector<MeshPlace>>& places,
+Placed placed_parts(const PickleNode& placements, const std::optional<std::vector<DimensionPlace>>& places,
                     const Shape& shape) {
   if (!places || places->size() != placements.size()) return in_rank_order(placements);
   std::vector<Runs> runs;

@@ -17,15 +17,15 @@ namespace troupe::core {
 std::optional<PickleNode> state_field(const PickleNode& state, std::string_view name);
 
 /// A rank's place along one dimension of a DTensor's mesh.
-struct MeshPlace {
+struct DimensionPlace {
   std::int64_t coordinate = 0;
   std::int64_t size = 1;
 };
 
 /// The places of `rank` along the dimensions of a pickled DeviceMesh, as several versions of PyTorch keep it.
 /// Nothing: it does not say, or the rank is not of it.
-std::optional<std::vector<MeshPlace>> mesh_places(const TorchArchive& archive, const PickleNode& mesh,
-                                                  std::int64_t rank);
+std::optional<std::vector<DimensionPlace>> mesh_places(const TorchArchive& archive, const PickleNode& mesh,
+                                                       std::int64_t rank);
 
 /// Part of what a rank holds of a tensor.
 struct PlacedBox {
@@ -46,7 +46,7 @@ struct Placed {
 /// What a rank at these places holds of a tensor of this shape. Shard, Replicate and _StridedShard (FSDP over
 /// tensor parallel parts) are known, along any number of dimensions. Without places only one Shard, along the
 /// last one.
-Placed placed_parts(const PickleNode& placements, const std::optional<std::vector<MeshPlace>>& places,
+Placed placed_parts(const PickleNode& placements, const std::optional<std::vector<DimensionPlace>>& places,
                     const Shape& shape);
 
 }  // namespace troupe::core
