@@ -7,6 +7,7 @@
 
 #include "actors/planes/step/data_plane.hpp"
 #include "actors/planes/step/training_plan.hpp"
+#include "actors/session/expected_operations.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
@@ -26,14 +27,15 @@ class GroupMaker {
                                         const RankProgram& program) const;
   /// One of the trainer's own groups.
   core::Result<std::unique_ptr<gpu::Group>> of_trainer(gpu::CollectiveBackend& backend,
-                                                       const std::string& name,
+                                                       const TrainingPlan& plan, const std::string& name,
                                                        std::vector<core::Rank> members) const;
   /// A group that moves host memory.
   core::Result<std::unique_ptr<gpu::Group>> of_hosts(std::string name, std::vector<core::Rank> members) const;
 
  private:
   core::Result<std::unique_ptr<gpu::Group>> make(gpu::CollectiveBackend& backend, std::string name,
-                                                 std::vector<core::Rank> members) const;
+                                                 std::vector<core::Rank> members,
+                                                 const ExpectedOperations& expected) const;
 
   RankWorld& world_;
   gpu::Rendezvous& rendezvous_;

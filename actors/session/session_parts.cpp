@@ -197,7 +197,7 @@ core::Result<void> Session::Parts::connect() {
   auto groups = TRY(group_maker().of_step(*backend, plan, data->program()));
   for (const auto& spec : trainer_groups()) {
     auto members = own_part(spec, world.rank());
-    groups.trainers.push_back(TRY(group_maker().of_trainer(*backend, spec.name, members)));
+    groups.trainers.push_back(TRY(group_maker().of_trainer(*backend, plan, spec.name, members)));
     TRY(sequencer->add(spec.name, *groups.trainers.back(), std::move(members)));
   }
   TRY(data->set_groups(std::move(groups)));

@@ -52,14 +52,24 @@ core::Result<Buffer> NcclBackend::allocate(Device& device, std::size_t bytes) {
   return device.allocate(bytes);
 }
 
+void NcclBackend::expect(const std::string& group, std::vector<ExpectedOperation> operations) {
+  std::lock_guard lock(expected_mutex_);
+  expected_[group] = std::move(operations);
+}
+
 core::Result<std::unique_ptr<Group>> NcclBackend::create_group(GroupOptions options) {
+  std::vector<ExpectedOperation> expected;
+  {
+    std::lock_guard lock(expected_mutex_);
+    if (auto known = expected_.extract(options.name)) expected = std::move(known.mapped());
+  }
   const int index = TRY(index_of_self(options));
   const int size = static_cast<int>(options.members.size());
   // Clocks overflow when nanoseconds::max() is added to now.
   const auto limit = std::min<std::chrono::nanoseconds>(options.deadline, std::chrono::hours(24 * 365));
   const auto give_up = Clock::now() + limit;
   const auto current = TRY(device_.port().make_current());
-  Buffer words = TRY(device_.device().allocate(NcclGroup::word_bytes(size)));
+  Buffer words = TRY(device_.device().allocate(NcclGroup::word_bytes()));
   if (size == 1) {
     return std::make_unique<NcclGroup>(device_, std::move(options), index, nullptr, std::move(words));
   }
@@ -70,7 +80,7 @@ core::Result<std::unique_ptr<Group>> NcclBackend::create_group(GroupOptions opti
                                                  {.give_up = give_up, .limit = limit}, device_.launches()));
   auto group = std::make_unique<NcclGroup>(device_, std::move(options), index, std::move(communicator),
                                            std::move(words));
-  if (device_.options().warm_up) TRY(group->warm_up(give_up));
+  if (device_.options().warm_up) TRY(group->warm_up(expected, give_up));
   return group;
 }
 

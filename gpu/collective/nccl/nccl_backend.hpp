@@ -1,9 +1,14 @@
 #pragma once
 
+#include <map>
 #include <memory>
+#include <mutex>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/result.hpp"
+#include "gpu/collective/expected.hpp"
 #include "gpu/collective/group.hpp"
 #include "gpu/collective/nccl/library.hpp"
 #include "gpu/collective/nccl/nccl_device.hpp"
@@ -24,9 +29,10 @@ namespace troupe::gpu {
 /// - a group of one member has no communicator and copies.
 ///
 /// post() returns when the operation is on its stream, tens of microseconds later. It waits for peers, up to
-/// the operation's deadline, only where NCCL must still connect to them; create_group() connects all, with
-/// NcclOptions::warm_up. Groups are best created while nothing else runs on the device.
-class NcclBackend final : public CollectiveBackend {
+/// the operation's deadline, only where NCCL must still connect to them; create_group() connects those that
+/// what is expected of the group needs, with NcclOptions::warm_up. Groups are best created while nothing else
+/// runs on the device.
+class NcclBackend final : public CollectiveBackend, public ConnectsAhead {
  public:
   /// `rendezvous` and `device` must outlive the back-end, and the back-end must outlive the groups.
   NcclBackend(std::shared_ptr<const NcclLibrary> library, Device& device, NcclDevicePort port,
@@ -40,6 +46,8 @@ class NcclBackend final : public CollectiveBackend {
   /// Errc::mismatch if members have different versions of NCCL, or not all register memory.
   core::Result<std::unique_ptr<Group>> create_group(GroupOptions options) override;
 
+  void expect(const std::string& group, std::vector<ExpectedOperation> operations) override;
+
   const NcclCapabilities& capabilities() const { return device_.library()->capabilities; }
   /// Waits until all abandoned communicators are disposed of; false if some are stuck.
   bool wait_for_disposals();
@@ -49,6 +57,8 @@ class NcclBackend final : public CollectiveBackend {
 
   Rendezvous& rendezvous_;
   NcclDevice device_;
+  std::mutex expected_mutex_;                                       // guards expected_
+  std::map<std::string, std::vector<ExpectedOperation>> expected_;  ///< of groups to come
 };
 
 }  // namespace troupe::gpu

@@ -1,6 +1,8 @@
 #include "gpu/collective/nccl/nccl_group.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "core/errors.hpp"
@@ -13,18 +15,84 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The memory of warm_up() and least_of_all(), after the barrier's word.
-constexpr std::size_t kWarmUpOffset = 256;
+/// The memory of least_of_all(), after the barrier's word.
+constexpr std::size_t kAgreementOffset = 256;
+/// What an operation of warm_up() moves at most. NCCL's choices depend on the size, but no more beyond this.
+constexpr std::size_t kWarmUpBytes = std::size_t{32} << 20;
 
 /// Clocks overflow when nanoseconds::max() is added to now.
 std::chrono::nanoseconds limit_of(const GroupOptions& options) {
   return std::min<std::chrono::nanoseconds>(options.deadline, std::chrono::hours(24 * 365));
 }
 
+ExpectedOperation limited(ExpectedOperation expected, int members) {
+  const std::size_t most = kWarmUpBytes / core::size_of(expected.dtype) / static_cast<std::size_t>(members);
+  for (std::size_t& part : expected.parts) part = std::min(part, most);
+  return expected;
+}
+
+std::size_t total_bytes(const ExpectedOperation& expected) {
+  return std::accumulate(expected.parts.begin(), expected.parts.end(), std::size_t{0}) *
+         core::size_of(expected.dtype);
+}
+
+std::size_t room_of(const ExpectedOperation& expected, int members) {
+  const bool goes_to_each = expected.kind == OperationKind::all_to_all;
+  return total_bytes(expected) * (goes_to_each ? 2 * static_cast<std::size_t>(members) : 1);
+}
+
+/// As a member posts it, in place where that may be.
+Operation operation_of(const ExpectedOperation& expected, int index, int members, BufferView scratch) {
+  Operation operation{.kind = expected.kind, .dtype = expected.dtype, .peer = expected.peer};
+  const std::size_t bytes = total_bytes(expected);
+  const BufferView all = scratch.subview(0, bytes);
+  const auto own = [&] {
+    CHECK(expected.parts.size() == static_cast<std::size_t>(members), "each member has a part");
+    const std::size_t width = core::size_of(expected.dtype);
+    const auto place = static_cast<std::size_t>(index);
+    return all.subview(offsets_of(expected.parts)[place] * width, expected.parts[place] * width);
+  };
+  switch (expected.kind) {
+    case OperationKind::all_reduce:
+      operation.input = operation.output = all;
+      break;
+    case OperationKind::reduce_scatter:
+      operation.input = all;
+      operation.output = own();
+      operation.output_counts = expected.parts;
+      break;
+    case OperationKind::all_gather:
+      operation.input = own();
+      operation.output = all;
+      operation.input_counts = expected.parts;
+      break;
+    case OperationKind::all_to_all:
+      operation.input = scratch.subview(0, bytes * static_cast<std::size_t>(members));
+      operation.output = scratch.subview(operation.input.bytes, operation.input.bytes);
+      break;
+    case OperationKind::broadcast:
+      if (index == expected.peer) {
+        operation.input = all;
+      } else {
+        operation.output = all;
+      }
+      break;
+    case OperationKind::send:
+      operation.input = all;
+      break;
+    case OperationKind::receive:
+      operation.output = all;
+      break;
+    case OperationKind::barrier:
+      break;
+  }
+  return operation;
+}
+
 }  // namespace
 
-std::size_t NcclGroup::word_bytes(int size) {
-  return kWarmUpOffset + 2 * static_cast<std::size_t>(size) * sizeof(std::int32_t);
+std::size_t NcclGroup::word_bytes() {
+  return kAgreementOffset + sizeof(std::int32_t);
 }
 
 NcclGroup::NcclGroup(NcclDevice& device, GroupOptions options, int index,
@@ -116,7 +184,7 @@ core::Result<int> NcclGroup::least_of_all(int own) {
   Device& device = state_->device().device();
   Buffer on_host = TRY(device.allocate_staging(sizeof(std::int32_t)));
   Stream stream = TRY(device.create_stream({.name = "nccl agreement"}));
-  const BufferView word = state_->words().subview(kWarmUpOffset, on_host.bytes());
+  const BufferView word = state_->words().subview(kAgreementOffset, on_host.bytes());
   on_host.view().as<std::int32_t>()[0] = own;
   copy(on_host.view(), word, stream.get());
   const Operation least{.kind = OperationKind::all_reduce,
@@ -131,24 +199,31 @@ core::Result<int> NcclGroup::least_of_all(int own) {
   return on_host.view().as<std::int32_t>()[0];
 }
 
-core::Result<void> NcclGroup::warm_up(Clock::time_point give_up) {
-  Stream stream = TRY(state_->device().device().create_stream({.name = "nccl warm up"}));
-  const auto words = static_cast<std::size_t>(size());
-  const BufferView all = state_->words().subview(kWarmUpOffset, words * sizeof(std::int32_t));
-  const BufferView others = state_->words().subview(kWarmUpOffset + all.bytes, all.bytes);
-  const BufferView part =
-      others.subview(static_cast<std::size_t>(index()) * sizeof(std::int32_t), sizeof(std::int32_t));
-  const Operation sorts[] = {{.kind = OperationKind::barrier},
-                             {.kind = OperationKind::reduce_scatter, .input = all, .output = part},
-                             {.kind = OperationKind::all_gather, .input = part, .output = others},
-                             {.kind = OperationKind::all_to_all, .input = all, .output = others}};
-  std::vector<std::shared_ptr<OperationStatus>> statuses;
-  for (Operation operation : sorts) {
-    operation.dtype = core::DType::i32;
-    operation.deadline =
-        std::max<std::chrono::nanoseconds>(give_up - Clock::now(), std::chrono::milliseconds(1));
-    statuses.push_back(TRY(post(std::move(operation), stream.get())));
+core::Result<void> NcclGroup::warm_up(const std::vector<ExpectedOperation>& expected,
+                                      Clock::time_point give_up) {
+  Device& device = state_->device().device();
+  std::size_t bytes = 0;
+  for (const auto& each : expected) bytes = std::max(bytes, room_of(limited(each, size()), size()));
+  const Buffer scratch = TRY(device.allocate(bytes));
+  // After the memory: destroying a stream waits for its work.
+  Stream stream = TRY(device.create_stream({.name = "nccl warm up"}));
+  const auto left = [&] {
+    return std::max<std::chrono::nanoseconds>(give_up - Clock::now(), std::chrono::milliseconds(1));
+  };
+  std::vector<std::shared_ptr<OperationStatus>> statuses{TRY(post({.deadline = left()}, stream.get()))};
+  std::vector<Posting> messages;
+  for (const auto& each : expected) {
+    auto operation = operation_of(limited(each, size()), index(), size(), scratch.view());
+    operation.deadline = left();
+    const bool is_message = operation.kind == OperationKind::send || operation.kind == OperationKind::receive;
+    if (is_message) {
+      messages.push_back({std::move(operation), stream.get()});
+    } else {
+      statuses.push_back(TRY(post(std::move(operation), stream.get())));
+    }
   }
+  if (!messages.empty())
+    std::ranges::copy(TRY(post_together(std::move(messages))), std::back_inserter(statuses));
   TRY(wait(stream, statuses, give_up));
   state_->forget_order();
   return {};

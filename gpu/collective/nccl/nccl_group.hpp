@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gpu/buffer.hpp"
+#include "gpu/collective/expected.hpp"
 #include "gpu/collective/group.hpp"
 #include "gpu/collective/nccl/communicator.hpp"
 #include "gpu/collective/nccl/nccl_device.hpp"
@@ -44,11 +45,12 @@ class NcclGroup final : public Group {
   core::Result<bool> use_memory(std::span<const BufferView> memory) override;
   void abort(core::Error reason) override;
 
-  /// Bytes of device memory, all zero, that a group of `size` members needs.
-  static std::size_t word_bytes(int size);
+  /// Bytes of device memory, all zero, that a group needs.
+  static std::size_t word_bytes();
 
-  /// Runs one operation of each kind and waits for them.
-  core::Result<void> warm_up(std::chrono::steady_clock::time_point give_up);
+  /// Runs a barrier and what is expected of the group, with parts of limited size, and waits for them.
+  core::Result<void> warm_up(const std::vector<ExpectedOperation>& expected,
+                             std::chrono::steady_clock::time_point give_up);
 
   NcclOrder order() const;
 

@@ -31,7 +31,7 @@ struct NcclOptions {
   int min_ctas = 0;
   int max_ctas = 0;
 
-  /// Run each operation that is expected of a group once while it is created (GroupOptions::expected), and a
+  /// Run each operation that is expected of a group once while it is created (ConnectsAhead), and a
   /// barrier: NCCL connects members when an operation first needs it, and post() would wait for that.
   bool warm_up = true;
 

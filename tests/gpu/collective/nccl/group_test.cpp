@@ -130,6 +130,68 @@ TEST_F(NcclGroups, KeepADigestOfTheOrderOfOperations) {
   EXPECT_NE(order_of(groups[0]), order_of(groups[1]));
 }
 
+TEST_F(NcclGroups, ConnectForNothingButWhatIsExpectedOfThem) {
+  begin(3);
+  create("alone");
+  EXPECT_THAT(members[0].process->connections(), ::testing::ElementsAre("alone: ncclAllReduce of size 1"))
+      << "a barrier, and nothing between pairs";
+}
+
+TEST_F(NcclGroups, ConnectForWhatIsExpectedOfThemAndPostingConnectsNothing) {
+  begin(3);
+  const auto f32 = core::DType::f32;
+  expected = {{OperationKind::all_gather, f32, {100, 100, 100}},
+              {OperationKind::all_gather, f32, {7, 0, 9}},
+              {OperationKind::reduce_scatter, f32, {50, 50, 50}},
+              {OperationKind::reduce_scatter, f32, {0, 3, 5}},
+              {OperationKind::broadcast, f32, {33}, 1},
+              {OperationKind::all_reduce, f32, {1000}},
+              {OperationKind::all_to_all, f32, {10}}};
+  auto groups = create("dp");
+  const auto before = members[1].process->connections();
+  std::vector<std::vector<float>> values(3, std::vector<float>(2000));
+  const auto part = [&](std::size_t member, std::size_t first, std::size_t count) {
+    return view_of(std::span(values[member]).subspan(first, count));
+  };
+  std::vector<std::shared_ptr<OperationStatus>> statuses;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const std::size_t uneven[] = {7, 0, 9};
+    const Operation operations[] = {
+        {.kind = OperationKind::all_gather, .input = part(i, 0, 100), .output = part(i, 1000, 300)},
+        {.kind = OperationKind::all_gather,
+         .input = part(i, 0, uneven[i]),
+         .output = part(i, 1000, 16),
+         .input_counts = {7, 0, 9}},
+        {.kind = OperationKind::reduce_scatter, .input = part(i, 0, 150), .output = part(i, 1000, 50)},
+        {.kind = OperationKind::all_reduce, .input = part(i, 0, 1000), .output = part(i, 1000, 1000)},
+        {.kind = OperationKind::all_to_all, .input = part(i, 0, 30), .output = part(i, 1000, 30)}};
+    for (const auto& operation : operations) statuses.push_back(post(*groups[i], operation));
+  }
+  settle();
+
+  for (const auto& status : statuses) EXPECT_EQ(outcome_of(*status), "ok") << message_of(*status);
+  EXPECT_EQ(members[1].process->connections(), before);
+  groups.clear();
+  expect_nothing_left();
+}
+
+TEST_F(NcclGroups, ConnectMessagesOfNeighboursTogether) {
+  begin(4);
+  expected_of = [](int self) {
+    std::vector<ExpectedOperation> ring;
+    for (const int peer : {(self + 1) % 4, (self + 3) % 4}) {
+      ring.push_back({OperationKind::send, core::DType::f32, {1}, peer});
+      ring.push_back({OperationKind::receive, core::DType::f32, {1}, peer});
+    }
+    return ring;
+  };
+  const auto groups = create("pp");
+  EXPECT_THAT(
+      members[0].process->connections(),
+      ::testing::UnorderedElementsAre("pp: ncclAllReduce of size 1", "pp: ncclSend to 1", "pp: ncclSend to 3",
+                                      "pp: ncclRecv from 1", "pp: ncclRecv from 3"));
+}
+
 TEST_F(NcclGroups, OfMembersWithDifferentVersionsAreRefused) {
   begin(1);
   add_member({}, 22705);

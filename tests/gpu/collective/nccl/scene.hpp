@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -62,6 +63,7 @@ class NcclScene : public ::testing::Test {
       threads.emplace_back([&, i] {
         GroupOptions options = options_of(i, name, epoch);
         options.deadline = deadline;
+        members[i].backend->expect(name, expected_of ? expected_of(static_cast<int>(i)) : expected);
         made[i] = std::make_unique<GroupResult>(members[i].backend->create_group(std::move(options)));
       });
     }
@@ -109,6 +111,9 @@ class NcclScene : public ::testing::Test {
   MemoryRendezvous rendezvous;
   std::vector<Member> members;
   int gpu_index = 0;  ///< of the members to come
+  // Of groups to come: of all members, or of each.
+  std::vector<ExpectedOperation> expected;
+  std::function<std::vector<ExpectedOperation>(int self)> expected_of;
 };
 
 }  // namespace troupe::gpu
