@@ -33,7 +33,12 @@ struct ArchitectureFacts {
   Architecture architecture;
   std::string_view name;        ///< "LlamaForCausalLM"
   std::string_view model_type;  ///< "llama"
-  double rope_theta;            ///< transformers' default where config.json has none
+  /// What transformers' class takes for keys that config.json lacks.
+  double rope_theta;
+  double norm_epsilon;
+  std::int64_t positions;
+  std::int64_t key_value_heads;  ///< 0: as many as heads
+  std::int64_t head_width;       ///< 0: hidden_size / heads
   /// Why there is no conversion; empty if there is one.
   std::string_view missing;
 };

@@ -32,6 +32,8 @@ void visit_transformer_model(Config& c, const Visit& visit) {
   visit("normalization", c.normalization);
   visit("rotary_interleaved", c.rotary_interleaved);
   visit("mrope_section", c.mrope_section);
+  visit("window_size", c.window_size);
+  visit("window_attn_skip_freq", c.window_attn_skip_freq);
 }
 
 template <class Config, class Visit>

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/errors.hpp"
+#include "core/models/known_keys.hpp"
 
 namespace troupe::core {
 
@@ -17,15 +18,25 @@ std::string shown(const Json& json) {
 
 }  // namespace
 
-const Json* ConfigReader::find(const std::string& key) {
+std::vector<const Json*> ConfigReader::find_all(const std::string& key) {
   seen_.insert(key);
-  if (ignored_.contains(prefix_ + key)) return nullptr;
+  std::vector<const Json*> values;
+  if (ignored_.contains(prefix_ + key)) return values;
   for (const Json* object : {&root_, nested_}) {
     if (object == nullptr) continue;
     const auto found = object->find(key);
-    if (found != object->end() && !found->is_null()) return &*found;
+    if (found != object->end() && !found->is_null()) values.push_back(&*found);
   }
-  return nullptr;
+  return values;
+}
+
+const Json* ConfigReader::find(const std::string& key) {
+  const auto values = find_all(key);
+  if (values.empty()) return nullptr;
+  if (*values.front() != *values.back())
+    complain(fmt::format("key '{}{}' is {}, and in text_config it is {}; remove the wrong one", prefix_, key,
+                         shown(*values.front()), shown(*values.back())));
+  return values.front();
 }
 
 bool ConfigReader::is_said(const std::string& key) const {
@@ -58,17 +69,18 @@ Result<void> ConfigReader::check_unknown(const Json& object, const std::string& 
                                          std::map<std::string, std::string>* kept) const {
   for (const auto& [key, value] : object.items()) {
     if (value.is_null() || seen_.contains(key) || ignored_.contains(prefix + key)) continue;
-    if (!harmless.contains(key))
+    if (!is_harmless(key) && !is_neutral(key, value) && !harmless.contains(key))
       return fail(Errc::invalid_argument,
-                  "key '{}{}' is not known and may change the maths; when it does not, have it ignored",
-                  prefix, key);
+                  "key '{0}{1}' is not known and may change the maths (its value is {2}); if it does not, "
+                  "--ignore {0}{1} passes over it",
+                  prefix, key, shown(value));
     if (kept != nullptr) (*kept)[prefix + key] = value.dump(-1, ' ', true, Json::error_handler_t::replace);
   }
   return {};
 }
 
-Result<void> ConfigReader::finish(const std::set<std::string_view>& harmless,
-                                  std::map<std::string, std::string>* kept) {
+Result<void> ConfigReader::finish(std::map<std::string, std::string>* kept,
+                                  const std::set<std::string_view>& harmless) {
   if (!complaint_.empty()) return fail(Errc::invalid_argument, "{}", complaint_);
   TRY(check_unknown(root_, prefix_, harmless, kept));
   if (nested_ != nullptr) TRY(check_unknown(*nested_, prefix_ + "text_config.", harmless, kept));

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/models/config_fields.hpp"
 #include "core/result.hpp"
@@ -22,8 +23,11 @@ class ConfigReader {
                const std::set<std::string>& ignored)
       : root_(root), nested_(nested), prefix_(std::move(prefix)), ignored_(ignored) {}
 
-  /// Null when the key is missing, null or ignored.
+  /// Null when the key is missing, null or ignored. An error when both objects have it with values that are
+  /// not equal; where a key may differ, use find_all().
   const nlohmann::json* find(const std::string& key);
+  /// What either object has under the key, `root` first; nothing when it is ignored.
+  std::vector<const nlohmann::json*> find_all(const std::string& key);
   /// Whether the file has the key, even if its value is null, or the key is ignored.
   bool is_said(const std::string& key) const;
 
@@ -52,9 +56,11 @@ class ConfigReader {
   void refuse(const std::string& key, std::string_view why);
   void complain(std::string what);
 
-  /// Errc::invalid_argument: the first error, or a key that was not asked for and is not in `harmless`. Keys
-  /// in `harmless` are added to `kept`.
-  Result<void> finish(const std::set<std::string_view>& harmless, std::map<std::string, std::string>* kept);
+  /// Errc::invalid_argument: the first error, or a key that was not asked for and is neither harmless nor
+  /// neutral (core/models/known_keys.hpp). Those that are, and those in `harmless`, are added to `kept`,
+  /// which may be null.
+  Result<void> finish(std::map<std::string, std::string>* kept,
+                      const std::set<std::string_view>& harmless = {});
 
  private:
   void complain_kind(const std::string& key, const nlohmann::json& json);

@@ -1,6 +1,8 @@
 #include <algorithm>
 
 #include "core/errors.hpp"
+#include "core/models/block_scales.hpp"
+#include "core/models/config_architecture.hpp"
 #include "core/models/config_reader.hpp"
 #include "core/models/huggingface_rules.hpp"
 #include "core/models/model_config.hpp"
@@ -17,7 +19,10 @@ struct Conversion {
   ConfigReader& keys;
   const ConvertOptions& options;
   ModelConfig& model;
+  std::vector<std::string>& warnings;
+  std::int64_t next_token_layers = 0;  ///< of a DeepSeek
 
+  const ArchitectureFacts& facts() const { return facts_of(model.architecture); }
   TransformerConfig& config() const { return model.transformer; }
 };
 
@@ -40,6 +45,28 @@ void convert_parallel(const Conversion& c) {
   config.bf16 = c.options.dtype == DType::bf16;
 }
 
+/// A missing key has the value that transformers' class takes; null stands for the width or number of heads.
+std::int64_t key_value_heads(const Conversion& c) {
+  const auto groups = c.keys.maybe<std::int64_t>("num_key_value_heads");
+  if (groups) return *groups;
+  const auto heads = c.config().num_attention_heads;
+  const auto missing = c.keys.is_said("num_key_value_heads") ? 0 : c.facts().key_value_heads;
+  return missing != 0 ? missing : heads;
+}
+
+/// Root and text_config may differ: the outer one counts, but Qwen2.5-VL ties if either says so.
+bool ties_embeddings(const Conversion& c) {
+  auto values = c.keys.find_all("tie_word_embeddings");
+  if (values.size() > 1 && c.model.architecture != Architecture::qwen2_5_vl) values.pop_back();
+  bool ties = false;
+  for (const auto* value : values) {
+    bool says = false;
+    if (!take(*value, says)) c.keys.complain("key 'tie_word_embeddings' is neither true nor false");
+    ties = ties || says;
+  }
+  return ties;
+}
+
 /// What all architectures share.
 void convert_base(const Conversion& c) {
   auto& config = c.config();
@@ -47,15 +74,13 @@ void convert_base(const Conversion& c) {
   config.num_layers = keys.size("num_hidden_layers");
   config.hidden_size = keys.size("hidden_size");
   config.num_attention_heads = keys.size("num_attention_heads");
-  const auto groups = keys.maybe<std::int64_t>("num_key_value_heads");
-  if (!groups && !c.options.class_defaults)
-    keys.complain("key 'num_key_value_heads' is missing; class defaults give as many as heads");
-  config.num_query_groups = groups.value_or(config.num_attention_heads);
+  config.num_query_groups = key_value_heads(c);
   config.ffn_hidden_size = keys.size("intermediate_size");
   config.attention_dropout = keys.value_or("attention_dropout", 0.0);
   config.hidden_dropout = keys.value_or("hidden_dropout", 0.0);
   config.kv_channels = keys.maybe<std::int64_t>("head_dim");
-  config.layernorm_epsilon = keys.required<double>("rms_norm_eps");
+  if (!config.kv_channels && c.facts().head_width != 0) config.kv_channels = c.facts().head_width;
+  config.layernorm_epsilon = keys.value_or("rms_norm_eps", c.facts().norm_epsilon);
   config.init_method_std = keys.value_or("initializer_range", 0.02);
   config.add_bias_linear = false;
   config.activation_func = "silu";
@@ -65,8 +90,8 @@ void convert_base(const Conversion& c) {
   config.moe_token_dispatcher_type = "alltoall";
   auto& builder = c.model.builder;
   builder.vocab_size = keys.size("vocab_size");
-  builder.max_sequence_length = keys.size("max_position_embeddings");
-  builder.share_embeddings_and_output_weights = keys.value_or("tie_word_embeddings", false);
+  builder.max_sequence_length = keys.value_or("max_position_embeddings", c.facts().positions);
+  builder.share_embeddings_and_output_weights = ties_embeddings(c);
   builder.value_head = is_value_model(c.model.architecture);
 }
 
@@ -81,8 +106,7 @@ void convert_dense(const Conversion& c) {
   switch (c.model.architecture) {
     case Architecture::qwen2:
     case Architecture::mimo:
-      config.add_qkv_bias = true;
-      c.keys.must_be("attention_bias", true);
+      config.add_qkv_bias = true;  // whatever attention_bias says, which these classes do not read
       break;
     case Architecture::mistral:
       break;
@@ -163,8 +187,12 @@ void convert_mixtral(const Conversion& c) {
 /// Only experts of the best groups are chosen.
 void convert_expert_groups(const Conversion& c) {
   auto& config = c.config();
-  const auto groups = c.keys.maybe<std::int64_t>("n_group");
-  const auto chosen = c.keys.maybe<std::int64_t>("topk_group");
+  auto groups = c.keys.maybe<std::int64_t>("n_group");
+  auto chosen = c.keys.maybe<std::int64_t>("topk_group");
+  // What transformers' classes take.
+  const bool is_deepseek = c.model.architecture == Architecture::deepseek_v3;
+  if (!c.keys.is_said("n_group")) groups = is_deepseek ? 8 : 1;
+  if (!c.keys.is_said("topk_group")) chosen = is_deepseek ? 4 : 1;
   if (!groups && !chosen) return;
   if (!groups || !chosen || *chosen < 1 || *chosen > *groups)
     return c.keys.refuse("topk_group", "it goes together with n_group and is at most that");
@@ -217,7 +245,7 @@ void convert_latent_attention(const Conversion& c) {
   if (c.options.class_defaults && !config.kv_channels) config.kv_channels = config.qk_pos_emb_head_dim;
 }
 
-void convert_deepseek(const Conversion& c) {
+void convert_deepseek(Conversion& c) {
   auto& config = c.config();
   auto& keys = c.keys;
   config.attention_backend = "fused";
@@ -235,8 +263,8 @@ void convert_deepseek(const Conversion& c) {
   keys.must_be("scoring_func", "sigmoid");
   keys.must_be("moe_layer_freq", 1);
   keys.must_be("seq_aux", true);
-  if (keys.value_or("num_nextn_predict_layers", std::int64_t{0}) != 0)
-    keys.refuse("num_nextn_predict_layers", "set it to 0; layers that predict more tokens are not converted");
+  for (const char* key : {"num_nextn_predict_layers", "num_mtp_layers"})
+    c.next_token_layers = std::max(c.next_token_layers, keys.value_or(key, std::int64_t{0}));
   c.model.builder.freeze_moe_router = true;
   convert_latent_attention(c);
 }
@@ -244,14 +272,13 @@ void convert_deepseek(const Conversion& c) {
 void convert_glm4(const Conversion& c) {
   auto& config = c.config();
   auto& keys = c.keys;
-  config.add_qkv_bias = keys.value_or("attention_bias", true);
+  config.add_qkv_bias = keys.value_or("attention_bias", false);
   config.qk_layernorm = keys.value_or("use_qk_norm", false);
   convert_sigmoid_router(c);
   config.moe_router_bias_update_rate = 0;
   config.moe_router_dtype = "fp32";
   config.moe_shared_expert_intermediate_size = config.moe_ffn_hidden_size;
   keys.must_be("n_shared_experts", 1);
-  c.model.builder.rotary_percent = keys.value_or("partial_rotary_factor", 1.0);
   fuse(config);
   config.mtp_num_layers = keys.maybe<std::int64_t>("num_nextn_predict_layers");
   if (config.mtp_num_layers) config.mtp_loss_scaling_factor = 0.1;
@@ -272,7 +299,7 @@ void convert_qwen3_vl(const Conversion& c) {
   convert_sparse_layers(c);
 }
 
-void convert_architecture(const Conversion& c) {
+void convert_architecture(Conversion& c) {
   switch (c.model.architecture) {
     case Architecture::qwen2_moe:
       return convert_qwen2_moe(c);
@@ -309,20 +336,12 @@ Result<void> apply_overrides(const Conversion& c, std::vector<std::string>& warn
   return {};
 }
 
-Result<Architecture> architecture_of(const Json& json) {
-  const auto found = json.find("architectures");
-  if (found == json.end() || !found->is_array() || found->size() != 1 || !found->front().is_string())
-    return fail(Errc::invalid_argument, "key 'architectures' must be a list of exactly one name");
-  const auto architecture = TRY(architecture_from_name(found->front().get_ref<const std::string&>()));
-  const auto& facts = facts_of(architecture);
-  if (!facts.missing.empty())
-    return fail(Errc::unavailable, "{} is known but has no conversion: {}", facts.name, facts.missing);
-  return architecture;
-}
-
 Result<void> replace_keys(Json& json, const std::map<std::string, std::string>& keys) {
   for (const auto& [key, text] : keys) {
     auto value = Json::parse(text, nullptr, false);
+    // A word without quotes is text: it comes from a command line.
+    const bool is_word = value.is_discarded() && text.find_first_of("{}[]\"") == std::string::npos;
+    if (is_word) value = text;
     if (value.is_discarded())
       return fail(Errc::invalid_argument, "the value {} of key '{}' is not JSON", text.substr(0, 60), key);
     json[key] = std::move(value);
@@ -330,33 +349,64 @@ Result<void> replace_keys(Json& json, const std::map<std::string, std::string>& 
   return {};
 }
 
+/// The tensors that `troupe convert weights` reads are those that the factors are multiplied with.
+Result<void> check_quantization(ConfigReader& keys, std::string_view text,
+                                std::vector<std::string>& warnings) {
+  const auto* found = keys.find("quantization_config");
+  if (found == nullptr || found->empty() || *found == false) return {};
+  if (!TRY(scaled_blocks(text))) return {};
+  warnings.emplace_back(
+      "quantization_config: tensors are fp8 with a factor for each block; what is converted is the model of "
+      "their values");
+  return {};
+}
+
+/// As Megatron's rule cannot say: more than one token is predicted by layers of their own, which the
+/// others do not need.
+void leave_out_next_tokens(const Conversion& c) {
+  auto& config = c.config();
+  if (c.next_token_layers > 0)
+    c.warnings.push_back(fmt::format(
+        "num_nextn_predict_layers is {}: layers from {} on, which predict more tokens, are left out",
+        c.next_token_layers, config.num_layers));
+  config.mtp_num_layers = 0;
+  config.mtp_loss_scaling_factor = 0.1;
+}
+
 }  // namespace
 
-Result<ConvertedModel> from_huggingface(std::string_view text, const ConvertOptions& options) {
+Result<std::string> with_keys(std::string_view text, const std::map<std::string, std::string>& keys) {
   auto json = TRY(parse_json_object(text, "config.json"));
-  TRY(replace_keys(json, options.keys));
+  if (keys.empty()) return std::string(text);
+  TRY(replace_keys(json, keys));
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<ConvertedModel> from_huggingface(std::string_view given, const ConvertOptions& options) {
+  const auto text = TRY(with_keys(given, options.keys));
+  const auto json = TRY(parse_json_object(text, "config.json"));
   ConvertedModel result;
   auto& model = result.config;
-  model.architecture = TRY(architecture_of(json));
+  model.architecture = TRY(architecture_of_config(json));
   const Json* nested = nullptr;
   if (has_vision(model.architecture)) {
     const auto found = json.find("text_config");
     if (found != json.end() && found->is_object()) nested = &*found;
   }
   ConfigReader keys(json, nested, "", options.ignored);
-  const Conversion conversion{keys, options, model};
+  Conversion conversion{keys, options, model, result.warnings};
+  auto* limits = options.takes_limits ? &result.limits : nullptr;
   convert_parallel(conversion);
   convert_base(conversion);
   convert_architecture(conversion);
-  TRY(convert_rotary(keys, options, model));
+  convert_windows(keys, limits, model);
+  TRY(convert_rotary(keys, options, limits, model));
   check_common_keys(keys, model.architecture);
+  TRY(check_quantization(keys, text, result.warnings));
   if (has_vision(model.architecture)) TRY(convert_vision(keys, options, model));
-  TRY(keys.finish(harmless_keys(), &model.kept));
+  TRY(keys.finish(&model.kept));
   TRY(apply_overrides(conversion, result.warnings));
-  if (model.architecture == Architecture::deepseek_v3) {
-    model.transformer.mtp_num_layers = 0;
-    model.transformer.mtp_loss_scaling_factor = 0.1;
-  }
+  if (model.architecture == Architecture::deepseek_v3) leave_out_next_tokens(conversion);
   if (model.transformer.num_layers > kMaxLayers)
     return fail(Errc::invalid_argument, "key 'num_hidden_layers' is {}; at most {} can be converted",
                 model.transformer.num_layers, kMaxLayers);

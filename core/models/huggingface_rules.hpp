@@ -1,7 +1,6 @@
 #pragma once
 
-#include <set>
-#include <string_view>
+#include <vector>
 
 #include "core/models/config_reader.hpp"
 #include "core/models/model_config.hpp"
@@ -11,14 +10,19 @@ namespace troupe::core {
 
 inline constexpr std::int64_t kMaxLayers = 4096;
 
-/// Keys that do not affect the maths: token ids, generation, how the file was written.
-const std::set<std::string_view>& harmless_keys();
-
 /// Keys that affect the maths but have no field: only the value that changes nothing is accepted.
 void check_common_keys(ConfigReader& keys, Architecture architecture);
 
-/// rope_theta and rope_scaling: from the root, then text_config, then rope_parameters.
-Result<void> convert_rotary(ConfigReader& keys, const ConvertOptions& options, ModelConfig& model);
+/// The rotary embedding, from rope_theta, rope_scaling and rope_parameters, at the root and in text_config.
+/// Where several of them are given they must agree, because versions of transformers differ in which they
+/// read. `limits` as for convert_windows().
+Result<void> convert_rotary(ConfigReader& keys, const ConvertOptions& options,
+                            std::vector<PositionLimit>* limits, ModelConfig& model);
+
+/// Which layers attend to a window only, as the architecture's class in transformers decides it. What has no
+/// field but changes nothing up to a number of positions goes to `limits`; if that is null, it is refused
+/// where the model has more positions.
+void convert_windows(ConfigReader& keys, std::vector<PositionLimit>* limits, ModelConfig& model);
 
 Result<void> convert_vision(ConfigReader& keys, const ConvertOptions& options, ModelConfig& model);
 

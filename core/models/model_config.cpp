@@ -17,6 +17,11 @@ Ordered fields_json(const Config& config, const Visitor& visit_all) {
   return json;
 }
 
+/// Fields that files of earlier versions lack.
+bool is_newer(std::string_view part, std::string_view field) {
+  return part == "transformer_config" && (field == "window_size" || field == "window_attn_skip_freq");
+}
+
 template <class Config, class Visitor>
 Result<void> read_fields(const Json& root, const char* part, Config& config, const Visitor& visit_all) {
   const auto found = root.find(part);
@@ -26,6 +31,7 @@ Result<void> read_fields(const Json& root, const char* part, Config& config, con
   std::size_t taken = 0;
   visit_all(config, [&](const char* name, auto& field) {
     const auto value = found->find(name);
+    if (value == found->end() && is_newer(part, name)) return;
     const bool good = value != found->end() && take(*value, field);
     if (good) ++taken;
     if (!good && wrong.empty()) wrong = name;

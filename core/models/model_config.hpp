@@ -68,8 +68,12 @@ struct ConvertOptions {
   DType dtype = DType::bf16;
   MeshSizes mesh;
   int virtual_pipeline = 0;  ///< chunks of layers per pipeline stage; 0: none
-  /// Fills in what the classes of transformers do: head_dim and num_key_value_heads.
+  /// Fills in the head_dim of DeepSeek as transformers' class does: the rotary width, not hidden_size /
+  /// heads.
   bool class_defaults = false;
+  /// What changes nothing up to a number of positions is listed in ConvertedModel::limits, for a caller that
+  /// knows how long sequences become. Otherwise it must not be reached by the model's own positions.
+  bool takes_limits = false;
   /// Keys of config.json as JSON, which replace those of the file.
   std::map<std::string, std::string> keys;
   /// Fields of Megatron as JSON, which override what the file says.
@@ -78,16 +82,27 @@ struct ConvertOptions {
   std::set<std::string> ignored;
 };
 
+/// Beyond this many positions a key changes the maths.
+struct PositionLimit {
+  std::string key;
+  std::int64_t positions = 0;
+};
+
 struct ConvertedModel {
   ModelConfig config;
   std::vector<std::string> warnings;
+  std::vector<PositionLimit> limits;  ///< with ConvertOptions::takes_limits
 };
+
+/// The file with keys replaced, by JSON or a word. Errc::corrupt for text that is not a JSON object.
+Result<std::string> with_keys(std::string_view text, const std::map<std::string, std::string>& keys);
 
 /// Megatron's configuration of the model described by `text`, a config.json. Values come, from lowest to
 /// highest precedence, from what all models share, the architecture, its attention, the overrides, and the
-/// layers that predict more than one token. Null is the same as a missing key. Errc::corrupt for text that is
-/// not a JSON object; Errc::unavailable for a model without a conversion; Errc::invalid_argument names a key
-/// that is missing, has the wrong type, or would change the maths and has no field.
+/// layers that predict more than one token. A missing key has the value that transformers' class gives it,
+/// and null mostly is the same. Errc::corrupt for text that is not a JSON object; Errc::unavailable for a
+/// model without a conversion; Errc::invalid_argument names a key that is missing, has the wrong type, or
+/// would change the maths and has no field.
 Result<ConvertedModel> from_huggingface(std::string_view text, const ConvertOptions& options);
 
 /// The model's config.json. Errc::invalid_argument for values that transformers has no key for.

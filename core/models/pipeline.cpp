@@ -17,6 +17,12 @@ std::string suggestion(std::int64_t layers, std::int64_t stages) {
   return text + " would do";
 }
 
+/// "61 = 4 * 15 + 1"
+std::string sum(std::int64_t layers, std::int64_t places) {
+  if (places < 1) return fmt::format("{} places", places);
+  return fmt::format("{} = {} * {} + {}", layers, places, layers / places, layers % places);
+}
+
 Result<std::vector<std::vector<LayerChunk>>> place_unevenly(const TransformerConfig& config) {
   const auto stages = config.pipeline_model_parallel_size;
   const auto first = config.num_layers_in_first_pipeline_stage;
@@ -26,9 +32,11 @@ Result<std::vector<std::vector<LayerChunk>>> place_unevenly(const TransformerCon
   const auto middle = stages - (first ? 1 : 0) - (last ? 1 : 0);
   const auto rest = config.num_layers - first.value_or(0) - last.value_or(0);
   if (middle < 0 || rest < 0 || (middle == 0 ? rest != 0 : rest % middle != 0))
-    return fail(Errc::invalid_argument,
-                "{} layers do not fit into {} stages with {} in the first, {} in the last", config.num_layers,
-                stages, first.value_or(0), last.value_or(0));
+    return fail(
+        Errc::invalid_argument,
+        "{} layers do not fit into {} stages with {} in the first, {} in the last: {} are left for {} "
+        "between them",
+        config.num_layers, stages, first.value_or(0), last.value_or(0), rest, middle);
   std::vector<std::vector<LayerChunk>> chunks;
   std::int64_t next = 0;
   for (std::int64_t stage = 0; stage < stages; ++stage) {
@@ -50,8 +58,8 @@ Result<std::vector<std::vector<LayerChunk>>> place_layers(const TransformerConfi
   const auto virtuals = config.virtual_pipeline_model_parallel_size.value_or(1);
   const auto layers = config.num_layers;
   if (stages < 1 || virtuals < 1 || stages > layers || virtuals > layers || layers % (stages * virtuals) != 0)
-    return fail(Errc::invalid_argument, "{} layers do not divide into {} stages of {} chunks; {}", layers,
-                stages, virtuals, suggestion(layers, stages));
+    return fail(Errc::invalid_argument, "{} layers do not divide into {} stages of {} chunks ({}); {}",
+                layers, stages, virtuals, sum(layers, stages * virtuals), suggestion(layers, stages));
   const auto count = layers / (stages * virtuals);
   std::vector<std::vector<LayerChunk>> chunks(static_cast<std::size_t>(stages));
   for (std::int64_t stage = 0; stage < stages; ++stage) {

@@ -37,9 +37,24 @@ void put_base(const ModelConfig& model, Json& json) {
   json["hidden_act"] = "silu";
   json["vocab_size"] = model.builder.vocab_size;
   json["max_position_embeddings"] = model.builder.max_sequence_length;
-  if (is_qwen(model.architecture)) json["use_sliding_window"] = false;
+}
+
+void put_windows(const ModelConfig& model, Json& json) {
+  const Config& config = model.transformer;
+  const bool has_window = !config.window_size.empty();
+  if (is_qwen(model.architecture)) json["use_sliding_window"] = has_window;
   // Without the key, a Mistral gets windows.
   if (model.architecture == Architecture::mistral) json["sliding_window"] = nullptr;
+  if (!has_window) return;
+  json["sliding_window"] = config.window_size.front() + 1;
+  if (!is_qwen(model.architecture) || model.architecture == Architecture::qwen3_moe) return;
+  Json types = Json::array();
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const auto& windows = config.window_attn_skip_freq;
+    const bool is_full = !windows.empty() && windows[static_cast<std::size_t>(layer)] == 0;
+    types.push_back(is_full ? "full_attention" : "sliding_attention");
+  }
+  json["layer_types"] = std::move(types);
 }
 
 void put_rotary(const ModelConfig& model, Json& json) {
@@ -250,6 +265,7 @@ Result<std::string> to_huggingface(const ModelConfig& model) {
                 model.vision ? "has no" : "needs");
   Json text = Json::object();
   put_base(model, text);
+  put_windows(model, text);
   put_rotary(model, text);
   put_architecture(model, text);
   Json json = Json::object();

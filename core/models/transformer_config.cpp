@@ -93,6 +93,15 @@ Result<void> check_parallel(const Config& config) {
   return {};
 }
 
+Result<void> check_windows(const Config& config) {
+  if (!config.window_size.empty() && config.window_size.size() != 2)
+    return refuse("window_size has {} numbers; expected two, before and after", config.window_size.size());
+  const auto& layers = config.window_attn_skip_freq;
+  if (!layers.empty() && layers.size() != static_cast<std::size_t>(config.num_layers))
+    return refuse("window_attn_skip_freq has {} entries for {} layers", layers.size(), config.num_layers);
+  return {};
+}
+
 Result<void> check_pipeline(const Config& config) {
   const auto first = config.num_layers_in_first_pipeline_stage;
   const auto last = config.num_layers_in_last_pipeline_stage;
@@ -171,6 +180,7 @@ Result<std::vector<std::string>> complete(TransformerConfig& config) {
   TRY(check_sizes(config));
   derive(config, warnings);
   TRY(check_parallel(config));
+  TRY(check_windows(config));
   TRY(check_pipeline(config));
   TRY(check_experts(config));
   TRY(check_layers(config));

@@ -32,6 +32,9 @@ struct TransformerConfig {
   std::string normalization = "LayerNorm";
   bool rotary_interleaved = false;
   std::vector<std::int64_t> mrope_section;  ///< empty: null
+  /// How many positions before and after its own a token attends to: {4095, 0}. Empty: null, all before.
+  std::vector<std::int64_t> window_size;
+  std::vector<std::int64_t> window_attn_skip_freq;  ///< per layer: 1 a window, 0 none; empty: all alike
 
   std::int64_t tensor_model_parallel_size = 1;
   std::int64_t pipeline_model_parallel_size = 1;

@@ -62,11 +62,46 @@ TEST(ConvertConfig, FindsTheFileInADirectory) {
 }
 
 TEST(ConvertConfig, NamesAKeyThatItCanNotConvert) {
-  const auto run = run_convert({"config", golden_model("DeepSeek-V3.json"), "--to", "megatron"});
+  const auto run = run_convert(
+      {"config", golden_model("Qwen3-8B.json"), "--to", "megatron", "--key", "attn_logit_softcapping=50.0"});
 
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.out, IsEmpty());
+  EXPECT_THAT(run.err, HasSubstr("attn_logit_softcapping"));
+}
+
+TEST(ConvertConfig, TakesADeepSeekAsItIsPublishedAndSaysWhatItLeavesOut) {
+  const auto run = run_convert({"config", golden_model("DeepSeek-V3.json"), "--to", "megatron"});
+
+  EXPECT_EQ(run.exit_code, 0);
+  EXPECT_THAT(run.out, HasSubstr("layers 61"));
   EXPECT_THAT(run.err, HasSubstr("num_nextn_predict_layers"));
+}
+
+TEST(ConvertConfig, RefusesLayersThatDoNotDivideIntoStagesWithTheSum) {
+  const Words words{"config", golden_model("DeepSeek-V3.json"), "--to", "megatron", "--pp", "4"};
+
+  const auto run = run_convert(words);
+  const auto other = run_convert(words + Words{"--set", "num_layers_in_first_pipeline_stage=15"});
+  const auto fits = run_convert(words + Words{"--set", "num_layers_in_first_pipeline_stage=15", "--set",
+                                              "num_layers_in_last_pipeline_stage=16"});
+
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("61 layers do not divide into 4 stages of 1 chunks (61 = 4 * 15 + 1)"));
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr("46 layers for 3 stages"));
+  EXPECT_EQ(fits.exit_code, 0) << fits.err;
+}
+
+TEST(ConvertConfig, CallsAPointerOfGitLfsByItsName) {
+  const ScratchFolder directory;
+  write_text(directory.path("config.json"),
+             "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 700\n");
+
+  const auto run = run_convert({"config", directory.path(""), "--to", "megatron"});
+
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("is a pointer of Git LFS, not the file itself, which has 700 bytes"));
 }
 
 TEST(ConvertConfig, TakesKeysFieldsAndDefaultsFromTheCommandLine) {

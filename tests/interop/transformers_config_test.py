@@ -38,7 +38,11 @@ MODELS = [
     ("Qwen2ForCausalLM", "Qwen2Config", {}),
     ("Qwen3ForCausalLM", "Qwen3Config", {"head_dim": 16}),
     ("MistralForCausalLM", "MistralConfig", {"sliding_window": None}),
+    ("MistralForCausalLM", "MistralConfig", {"sliding_window": 64}),
+    ("Qwen2ForCausalLM", "Qwen2Config", {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 3}),
+    ("Qwen3ForCausalLM", "Qwen3Config", {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 0}),
     ("MixtralForCausalLM", "MixtralConfig", {"num_local_experts": 8, **EXPERTS}),
+    ("MixtralForCausalLM", "MixtralConfig", {"num_local_experts": 8, "sliding_window": 64, **EXPERTS}),
     ("Qwen2MoeForCausalLM", "Qwen2MoeConfig",
      {"num_experts": 8, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48, **EXPERTS}),
     ("Qwen3MoeForCausalLM", "Qwen3MoeConfig",
@@ -52,6 +56,15 @@ MODELS = [
                           "mscale_all_dim": 1.0, "beta_fast": 32, "beta_slow": 1,
                           "original_max_position_embeddings": 4096}}),
 ]
+
+# Classes whose configuration, with nothing but what they make up themselves, is converted too.
+CLASSES = ["Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3", "Qwen2Moe", "Qwen3Moe", "DeepseekV3", "Glm4Moe"]
+# What a file may lack: then the class decides. Nothing else has a default that Troupe knows.
+LACKING = ["num_key_value_heads", "head_dim", "rms_norm_eps", "max_position_embeddings", "rope_parameters",
+           "tie_word_embeddings", "attention_bias", "sliding_window", "use_sliding_window", "max_window_layers",
+           "layer_types", "attention_dropout", "initializer_range", "hidden_act", "norm_topk_prob", "n_group",
+           "topk_group", "decoder_sparse_step", "mlp_only_layers", "router_aux_loss_coef", "use_qk_norm",
+           "model_type", "mlp_bias", "qkv_bias", "rope_interleave"]
 
 # HF attribute -> Megatron field, in every model.
 SHARED = {"num_hidden_layers": "num_layers", "hidden_size": "hidden_size", "num_attention_heads": "num_attention_heads",
@@ -98,6 +111,38 @@ class TransformersConfig(unittest.TestCase):
                     if hasattr(first, key):
                         self.assertEqual(fields[field], getattr(first, key), field)
                 self.assertEqual(meaning(second), meaning(first))
+
+    def fields_of(self, folder):
+        fields = json.loads(troupe(folder, "--to", "megatron", "--json", "--class-defaults"))
+        fields.pop("huggingface")
+        return fields
+
+    def test_the_defaults_of_each_class_are_converted(self):
+        for name in CLASSES:
+            with self.subTest(name=name), tempfile.TemporaryDirectory() as folder:
+                cls = getattr(transformers, name + "Config")
+                cls(architectures=[name + "ForCausalLM"]).save_pretrained(folder)
+                whole = self.fields_of(folder)
+                for key, field in SHARED.items():
+                    if hasattr(cls(), key):
+                        self.assertEqual(whole["transformer_config"][field], getattr(cls(), key), field)
+                self.assertEqual(whole["model"]["rotary_base"], cls().rope_parameters["rope_theta"])
+                self.assertEqual(whole["model"]["max_sequence_length"], cls().max_position_embeddings)
+
+    def test_a_missing_key_is_what_the_class_says(self):
+        for name in CLASSES:
+            cls = getattr(transformers, name + "Config")
+            for key in LACKING:
+                with self.subTest(name=name, key=key), tempfile.TemporaryDirectory() as folder:
+                    cls(architectures=[name + "ForCausalLM"]).save_pretrained(folder)
+                    whole = self.fields_of(folder)
+                    file = Path(folder) / "config.json"
+                    values = json.loads(file.read_text())
+                    if key not in values:
+                        continue
+                    del values[key]
+                    file.write_text(json.dumps(values))
+                    self.assertEqual(self.fields_of(folder), whole)
 
 
 if __name__ == "__main__":

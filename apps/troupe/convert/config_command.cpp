@@ -11,7 +11,10 @@
 #include <string_view>
 
 #include "actors/world/storage/posix.hpp"
+#include "apps/command_line/pairs.hpp"
 #include "core/errors.hpp"
+#include "core/interop/lfs_pointer.hpp"
+#include "core/models/pipeline.hpp"
 #include "core/number.hpp"
 
 namespace troupe::apps {
@@ -30,19 +33,6 @@ struct Arguments {
   ConfigArguments config;
   bool json = false;
 };
-
-/// Of what was given to `option`.
-Result<std::map<std::string, std::string>> pairs_of(std::string_view option,
-                                                    const std::vector<std::string>& words) {
-  std::map<std::string, std::string> pairs;
-  for (const auto& word : words) {
-    const auto equals = word.find('=');
-    if (equals == 0 || equals == std::string::npos)
-      return core::fail(Errc::invalid_argument, "{}: expected NAME=VALUE, found \"{:.80}\"", option, word);
-    pairs[word.substr(0, equals)] = word.substr(equals + 1);
-  }
-  return pairs;
-}
 
 std::string summary(const core::ModelConfig& model) {
   const auto& config = model.transformer;
@@ -65,6 +55,7 @@ Result<std::string> convert(Arguments arguments) {
   const auto text = TRY(read_config(arguments.file));
   if (arguments.target == "huggingface") return core::to_huggingface(TRY(core::parse_model_config(text)));
   const auto converted = TRY(core::from_huggingface(text, TRY(options_of(arguments.config))));
+  TRY(core::place_layers(converted.config.transformer));
   for (const auto& warning : converted.warnings) fmt::print(stderr, "warning: {}\n", warning);
   return arguments.json ? core::to_text(converted.config) : summary(converted.config);
 }
@@ -83,6 +74,7 @@ Result<std::string> read_config(const std::string& name) {
     return core::fail(Errc::corrupt, "{} has {} bytes, more than a configuration may have", path.string(),
                       size);
   const auto bytes = TRY(storage->read(file, 0, size));
+  TRY(core::check_is_no_pointer(bytes, path.string()));
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
@@ -101,16 +93,18 @@ void add_config_options(CLI::App& command, ConfigArguments& arguments) {
   command.add_option("--dtype", arguments.dtype, "Of parameters: f32, f16 or bf16")
       ->check(CLI::IsMember({"f32", "f16", "bf16"}))
       ->capture_default_str();
-  command.add_option("--key", arguments.keys, "KEY=JSON: in place of what config.json says; repeatable")
+  command
+      .add_option("--key", arguments.keys,
+                  "KEY=VALUE: in place of what config.json says, as JSON or a word; repeatable")
       ->allow_extra_args(false);
   command.add_option("--set", arguments.overrides, "FIELD=JSON: a field of Megatron; repeatable")
       ->allow_extra_args(false);
   command
       .add_option("--ignore", arguments.ignored,
-                  "A key of config.json that may be left out though its meaning is not known; repeatable")
+                  "A key of config.json that is passed over though its meaning is not known; repeatable")
       ->allow_extra_args(false);
   command.add_flag("--class-defaults", arguments.class_defaults,
-                   "Fill in head_dim and num_key_value_heads as transformers' classes do");
+                   "Fill in the head_dim of DeepSeek as transformers' class does, with the rotary width");
 }
 
 Result<void> apply_mesh(ConfigArguments& arguments) {

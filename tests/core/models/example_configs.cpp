@@ -29,6 +29,13 @@ std::string published(const std::string& model) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+std::map<std::string, std::string> more_published() {
+  std::map<std::string, std::string> models;
+  const auto all = Json::parse(published("more"));
+  for (const auto& [name, config] : all.items()) models[name] = config.dump();
+  return models;
+}
+
 std::string with(const std::string& config, const std::string& key, const std::string& json) {
   auto parsed = Json::parse(config);
   parsed[pointer(key)] = Json::parse(json);
@@ -40,12 +47,6 @@ std::string without(const std::string& config, const std::string& key) {
   const auto at = pointer(key);
   parsed.at(at.parent_pointer()).erase(at.back());
   return parsed.dump();
-}
-
-std::string plain(const std::string& model) {
-  const auto config = published(model);
-  if (model != "DeepSeek-V3") return config;
-  return with(with(config, "num_nextn_predict_layers", "0"), "quantization_config", "null");
 }
 
 ModelConfig convert(const std::string& text, const ConvertOptions& options) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "core/models/model_config.hpp"
@@ -12,9 +13,8 @@ std::string published(const std::string& model);
 std::string with(const std::string& config, const std::string& key, const std::string& json);
 std::string without(const std::string& config, const std::string& key);
 
-/// As published, but DeepSeek-V3 as it can be converted: without quantization and the layer for another
-/// token.
-std::string plain(const std::string& model);
+/// Of further models, by their names.
+std::map<std::string, std::string> more_published();
 
 /// The test fails when there is no conversion.
 ModelConfig convert(const std::string& text, const ConvertOptions& options = {});

@@ -37,7 +37,7 @@ class GoldenModel : public testing::TestWithParam<Golden> {};
 TEST_P(GoldenModel, HasTheFieldsThatAllModelsHave) {
   const auto& golden = GetParam();
 
-  const auto model = convert(plain(golden.model), cut_in_two());
+  const auto model = convert(published(golden.model), cut_in_two());
 
   const auto& config = model.transformer;
   EXPECT_EQ(config.num_layers, golden.layers);
@@ -64,7 +64,7 @@ TEST_P(GoldenModel, HasTheFieldsThatAllModelsHave) {
 }
 
 TEST_P(GoldenModel, HasTheFieldsOfTheMesh) {
-  const auto config = convert(plain(GetParam().model), cut_in_two()).transformer;
+  const auto config = convert(published(GetParam().model), cut_in_two()).transformer;
 
   EXPECT_EQ(config.tensor_model_parallel_size, 2);
   EXPECT_EQ(config.pipeline_model_parallel_size, 2);
@@ -86,7 +86,7 @@ TEST_P(GoldenModel, HasTheFieldsOfTheMesh) {
 }
 
 TEST_P(GoldenModel, ComesBackAsTheConfigItWas) {
-  auto text = plain(GetParam().model);
+  auto text = published(GetParam().model);
   const auto model = convert(text, cut_in_two());
 
   const auto back = to_huggingface(model);
@@ -96,7 +96,7 @@ TEST_P(GoldenModel, ComesBackAsTheConfigItWas) {
 }
 
 TEST_P(GoldenModel, ReadsAsItWasWritten) {
-  const auto model = convert(plain(GetParam().model), cut_in_two());
+  const auto model = convert(published(GetParam().model), cut_in_two());
 
   const auto read = parse_model_config(to_text(model));
 
@@ -191,7 +191,7 @@ TEST(GoldenModels, GivesMixtralRoutingThatRenormalises) {
 }
 
 TEST(GoldenModels, GivesDeepSeekItsAttention) {
-  const auto config = convert(plain("DeepSeek-V3")).transformer;
+  const auto config = convert(published("DeepSeek-V3")).transformer;
 
   EXPECT_TRUE(config.multi_latent_attention);
   EXPECT_EQ(config.q_lora_rank, 1536);
@@ -211,7 +211,7 @@ TEST(GoldenModels, GivesDeepSeekItsAttention) {
 }
 
 TEST(GoldenModels, GivesDeepSeekItsExperts) {
-  const auto model = convert(plain("DeepSeek-V3"));
+  const auto model = convert(published("DeepSeek-V3"));
 
   const auto& config = model.transformer;
   EXPECT_EQ(config.num_moe_experts, 256);
@@ -241,7 +241,7 @@ TEST(GoldenModels, TakesTheRotaryWidthForHeadDimOfDeepSeekAsItsClassDoes) {
   ConvertOptions options;
   options.class_defaults = true;
 
-  EXPECT_EQ(convert(plain("DeepSeek-V3"), options).transformer.kv_channels, 64);
+  EXPECT_EQ(convert(published("DeepSeek-V3"), options).transformer.kv_channels, 64);
 }
 
 TEST(GoldenModels, GivesGlmItsExperts) {

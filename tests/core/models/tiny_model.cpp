@@ -9,7 +9,7 @@ namespace troupe::core {
 using Json = nlohmann::json;
 
 ModelConfig tiny(const std::string& published_model, const Tiny& sizes) {
-  auto json = Json::parse(plain(published_model));
+  auto json = Json::parse(published(published_model));
   const Json values = {{"num_hidden_layers", sizes.layers},
                        {"hidden_size", sizes.hidden},
                        {"num_attention_heads", sizes.heads},

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace troupe::core {
+
+/// Whether a key of config.json affects nothing, whatever its value: token ids, generation, how the file was
+/// written, notes of other programs.
+bool is_harmless(std::string_view key);
+
+/// Whether a key that no field expresses has a value that changes nothing: no dropout, factors of 1, limits
+/// and features that are absent.
+bool is_neutral(std::string_view key, const nlohmann::json& value);
+
+}  // namespace troupe::core
