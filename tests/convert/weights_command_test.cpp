@@ -291,5 +291,74 @@ TEST(ConvertWeights, AcceptsTheCopyOfATiedEmbedding) {
   EXPECT_EQ(read_model(directory.path("out")), tensors);
 }
 
+TEST(ConvertWeights, RefusesATiedHeadThatIsNoCopyUnlessItIsToldWhatToDo) {
+  const ScratchFolder directory;
+  auto json = Json::parse(small_config("Qwen3-8B"));
+  auto tensors = small_tensors(json.dump());
+  json["tie_word_embeddings"] = true;
+  write_model(directory.path("in"), json.dump(), tensors);
+  const std::vector<std::string> words{"weights", directory.path("in"), directory.path("parts"), "--to",
+                                       "megatron"};
+
+  const auto run = run_convert(words);
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("'lm_head.weight' is stored and differs from 'model.embed_tokens.weight'"));
+
+  convert({directory.path("in"), directory.path("stored"), "--to", "megatron", "--key",
+           "tie_word_embeddings=false"});
+  convert({directory.path("stored"), directory.path("out"), "--from", "megatron", "--to", "huggingface"});
+  EXPECT_EQ(read_model(directory.path("out")), tensors);
+
+  convert({directory.path("in"), directory.path("tied"), "--to", "megatron", "--ignore-tensor", "lm_head"});
+  convert({directory.path("tied"), directory.path("other"), "--from", "megatron", "--to", "huggingface"});
+  tensors.erase("lm_head.weight");
+  EXPECT_EQ(read_model(directory.path("other")), tensors);
+}
+
+TEST(ConvertWeights, ReadsTheOneFileBesideAStaleIndexAndSaysSo) {
+  const ScratchFolder directory;
+  const auto config = small_config("Qwen3-8B");
+  const auto tensors = small_tensors(config);
+  auto stale = tensors;
+  for (auto& [name, tensor] : stale) tensor.bytes.assign(tensor.bytes.size(), std::byte{0});
+  write_model(directory.path("one"), config, tensors);
+  convert({directory.path("one"), directory.path("single"), "--to", "huggingface"});
+  write_model(directory.path("in"), config, stale);
+  fs::copy_file(directory.path("single/model.safetensors"), directory.path("in/model.safetensors"));
+
+  const auto run =
+      run_convert({"weights", directory.path("in"), directory.path("out"), "--to", "huggingface"});
+
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("not read: model-00001-of-00002.safetensors"));
+  EXPECT_EQ(read_model(directory.path("out")), tensors);
+}
+
+// DeepSeek-V3 as published, and GLM-4.5: transformers does not read these layers either.
+TEST(ConvertWeights, LeavesOutALayerThatPredictsMoreTokensButNoOther) {
+  const ScratchFolder directory;
+  auto json = Json::parse(small_config("DeepSeek-V3", 3));
+  const auto tensors = small_tensors(json.dump());
+  auto more = tensors;
+  for (const auto& [name, tensor] : tensors) {
+    if (name.starts_with("model.layers.2.")) more["model.layers.3." + name.substr(15)] = tensor;
+  }
+  json["num_nextn_predict_layers"] = 1;
+  write_model(directory.path("wrong"), json.dump(), more);
+  more["model.layers.3.eh_proj.weight"] = more["model.layers.3.enorm.weight"] = more.at("model.norm.weight");
+  write_model(directory.path("in"), json.dump(), more);
+
+  const auto wrong =
+      run_convert({"weights", directory.path("wrong"), directory.path("none"), "--to", "megatron"});
+  const auto run =
+      run_convert({"weights", directory.path("in"), directory.path("out"), "--to", "huggingface"});
+
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("tensor 'model.layers.3."));
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("layers from 3 on, which predict more tokens, are left out"));
+  EXPECT_EQ(read_model(directory.path("out")), tensors);
+}
+
 }  // namespace
 }  // namespace troupe::apps

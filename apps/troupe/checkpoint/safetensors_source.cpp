@@ -13,7 +13,7 @@
 #include "actors/world/storage/posix.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/errors.hpp"
-#include "core/interop/huggingface.hpp"
+#include "core/interop/lfs_pointer.hpp"
 
 namespace troupe::apps {
 
@@ -32,6 +32,8 @@ class Collector {
 
   /// With an index, only what it gives to this file.
   Result<void> add(const std::string& name, const core::HuggingFaceIndex* index) {
+    const auto beginning = source_.storage->read(name, 0, core::kPointerBytes);
+    if (beginning) TRY(core::check_is_no_pointer(*beginning, name));
     auto file = read_file(name);
     if (!file) return core::fail(file.error().code, "{}: {}", name, file.error().message);
     const auto& [header, offsets] = *file;
@@ -112,8 +114,15 @@ class Collector {
     }
     auto good = core::check_shape(tensor.shape);
     if (!good) return core::fail(Errc::corrupt, "tensor '{}': {}", entry.name, good.error().message);
-    if (core::elements_of(entry.shape) > 0)
-      tensor.shards.push_back({{offset, entry.shape}, file, entry.begin, entry.end, 0});
+    if (core::elements_of(entry.shape) == 0) return {};
+    core::ManifestShard part{{offset, entry.shape}, file, entry.begin, entry.end, 0};
+    for (const auto& other : tensor.shards) {
+      if (other.box == part.box)
+        return core::fail(
+            Errc::corrupt, "tensor '{}' is in {} and again in {}; leave the files of one model only",
+            entry.name, source_.manifest.files[other.file].name, source_.manifest.files[file].name);
+    }
+    tensor.shards.push_back(std::move(part));
     return {};
   }
 
@@ -122,17 +131,16 @@ class Collector {
   std::set<std::string> unknown_;  ///< whose element types are
 };
 
-Result<core::HuggingFaceIndex> read_index(actors::Storage& storage) {
-  const auto size = TRY(storage.size(core::kHuggingFaceIndexName));
-  if (size > kMaxIndexBytes)
-    return core::fail(Errc::corrupt, "{} has {} bytes, more than an index may have",
-                      core::kHuggingFaceIndexName, size);
-  const auto bytes = TRY(storage.read(core::kHuggingFaceIndexName, 0, size));
-  return core::parse_huggingface_index({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+/// A head that is tied to the embedding has no tensor of its own, though some writers list it.
+bool may_be_tied(const std::string& key, const Collector& collector) {
+  constexpr std::string_view kHead = "lm_head.weight";
+  if (!key.ends_with(kHead)) return false;
+  const auto prefix = key.substr(0, key.size() - kHead.size());
+  return collector.has(prefix + "model.embed_tokens.weight");
 }
 
 Result<Source> read_indexed(Source source) {
-  const auto index = TRY(read_index(*source.storage));
+  const auto index = TRY(read_index(*source.storage, std::string(core::kHuggingFaceIndexName)));
   std::map<std::string, std::size_t> files;
   for (const auto& [key, file] : index.weight_map) ++files[file];
   Collector collector(source);
@@ -144,9 +152,11 @@ Result<Source> read_indexed(Source source) {
     if (!added) return tl::unexpected(added.error());
   }
   for (const auto& [key, file] : index.weight_map) {
-    if (!collector.has(key))
+    if (collector.has(key)) continue;
+    if (!may_be_tied(key, collector))
       return core::fail(Errc::corrupt, "the index says that '{}' is in {}, which does not have it", key,
                         file);
+    source.left_out.push_back({key, "the index names it, no file has it; a tied head is the embedding"});
   }
   TRY(collector.finish());
   return source;
@@ -173,7 +183,34 @@ bool holds_safetensors(const std::string& directory) {
   return is_file(std::filesystem::path(directory) / core::kHuggingFaceIndexName);
 }
 
+Result<core::HuggingFaceIndex> read_index(actors::Storage& storage, const std::string& name) {
+  const auto size = TRY(storage.size(name));
+  if (size > kMaxIndexBytes)
+    return core::fail(Errc::corrupt, "{} has {} bytes, more than an index may have", name, size);
+  const auto bytes = TRY(storage.read(name, 0, size));
+  TRY(core::check_is_no_pointer(bytes, name));
+  return core::parse_huggingface_index({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
+
+Result<Source> open_safetensors_files(const std::string& directory, const std::set<std::string>& files,
+                                      actors::Links links, actors::Reads reads) {
+  auto source = TRY(open_in(directory, links, reads));
+  Collector collector(source);
+  for (const auto& name : files) TRY(collector.add(name, nullptr));
+  TRY(collector.finish());
+  return source;
+}
+
 Result<Source> open_safetensors(const std::string& directory, actors::Links links, actors::Reads reads) {
+  const std::string single(core::kHuggingFaceFileName);
+  if (is_file(std::filesystem::path(directory) / single)) {
+    auto source = TRY(open_safetensors_files(directory, {single}, links, reads));
+    for (const auto& name : TRY(source.storage->list(""))) {
+      if (name != single && name.ends_with(kSafetensorsSuffix))
+        source.left_out.push_back({name, "a file beside model.safetensors, which is the model"});
+    }
+    return source;
+  }
   auto source = TRY(open_in(directory, links, reads));
   if (is_file(std::filesystem::path(directory) / core::kHuggingFaceIndexName))
     return read_indexed(std::move(source));

@@ -6,8 +6,10 @@
 
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/planes/checkpoint/reader.hpp"
-#include "apps/troupe/checkpoint/safetensors_source.hpp"
+#include "apps/troupe/checkpoint/model_directory.hpp"
 #include "core/errors.hpp"
+#include "core/models/config_fields.hpp"
+#include "core/number.hpp"
 
 namespace troupe::apps {
 
@@ -45,6 +47,33 @@ void look_at_names(const core::Manifest& manifest, const core::ModelConfig& mode
 /// Buffers that are computed, and states of other libraries.
 bool is_passed_over(const std::string& name) {
   return name.find("_extra_state") != std::string::npos || name.ends_with("rotary_emb.inv_freq");
+}
+
+/// Of a layer after the last one that predicts one more token, which is known by how it begins.
+bool predicts_more(const core::Manifest& manifest, const core::ModelConfig& model, std::string_view name) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (model.architecture != core::Architecture::deepseek_v3 || !name.starts_with(kLayers)) return false;
+  const auto digits = name.substr(kLayers.size(), name.find('.', kLayers.size()) - kLayers.size());
+  const auto layer =
+      core::parse_number<std::int64_t>(digits, {model.transformer.num_layers, core::kMaxConfigSize});
+  return layer && manifest.find(fmt::format("{}{}.eh_proj.weight", kLayers, *layer)) != nullptr;
+}
+
+/// What is left out because it is a copy must be one.
+Result<void> check_copies(const ModelSource& source, const core::WeightMap& map, bool has_head) {
+  const auto& manifest = source.source.manifest;
+  for (const auto& [copy, original] : map.copies) {
+    const auto* one = manifest.find(copy);
+    const auto* other = manifest.find(original);
+    if (one == nullptr || other == nullptr || TRY(are_equal(source.source, *one, *other))) continue;
+    return core::fail(Errc::mismatch, "tensor '{}' should be a copy of '{}', and differs from it", copy,
+                      original);
+  }
+  const auto& builder = source.model.builder;
+  if (!has_head || !builder.share_embeddings_and_output_weights || builder.value_head) return {};
+  const bool nested = core::has_vision(source.model.architecture) && source.options.nested_names;
+  return check_tied_head(source.source, "lm_head.weight",
+                         nested ? "model.language_model.embed_tokens.weight" : "model.embed_tokens.weight");
 }
 
 /// The factors of a matrix in fp8.
@@ -87,11 +116,15 @@ Result<void> check_tensors(const ModelSource& source, const core::WeightMap& map
     const bool may_go = std::any_of(ignored.begin(), ignored.end(),
                                     [&](const auto& prefix) { return tensor.key.starts_with(prefix); });
     if (known.contains(tensor.key) || is_passed_over(tensor.key) || may_go) continue;
+    if (predicts_more(manifest, model, tensor.key)) continue;
     return core::fail(Errc::mismatch,
                       "tensor '{}' has no place in {}; --ignore-tensor leaves out names that begin so",
                       tensor.key, core::facts_of(model.architecture).name);
   }
-  return {};
+  const bool head_goes = std::any_of(ignored.begin(), ignored.end(), [](const auto& prefix) {
+    return std::string_view("lm_head.weight").starts_with(prefix);
+  });
+  return check_copies(source, map, !head_goes);
 }
 
 }  // namespace
@@ -103,19 +136,14 @@ std::string key_of(ModelForm form, const core::PlannedTensor& tensor) {
 Result<ModelSource> open_huggingface_model(const std::string& path, const core::ConvertOptions& options,
                                            core::WeightOptions weights,
                                            const std::vector<std::string>& ignored) {
-  if (!holds_safetensors(path))
-    return core::fail(Errc::not_found, "{} has no *.safetensors; give a directory of Hugging Face", path);
-  auto source = TRY(open_safetensors(path, actors::Links::to_blobs, actors::Reads::past_cache));
-  ModelSource result{ModelForm::huggingface, std::move(source), {}, std::move(weights)};
-  auto& manifest = result.source.manifest;
-  std::sort(manifest.tensors.begin(), manifest.tensors.end(),
-            [](const auto& a, const auto& b) { return a.key < b.key; });
-  const auto text = TRY(read_text(*result.source.storage, "config.json"));
-  result.blocks = TRY(core::scaled_blocks(text));
-  auto unquantized = options;
-  if (result.blocks) unquantized.keys["quantization_config"] = "null";
-  result.model = TRY(core::from_huggingface(text, unquantized)).config;
-  look_at_names(manifest, result.model, result.options);
+  auto directory = TRY(open_model_directory(path, options.keys, actors::Reads::past_cache));
+  ModelSource result{ModelForm::huggingface, std::move(directory.source), {}, std::move(weights)};
+  result.notes = std::move(directory.notes);
+  result.blocks = TRY(core::scaled_blocks(directory.config));
+  auto converted = TRY(core::from_huggingface(directory.config, options));
+  result.model = std::move(converted.config);
+  for (auto& warning : converted.warnings) result.notes.push_back(std::move(warning));
+  look_at_names(result.source.manifest, result.model, result.options);
   const auto map = TRY(core::map_weights(result.model, result.options));
   TRY(check_tensors(result, map, ignored));
   return result;

@@ -26,6 +26,7 @@ struct ModelSource {
   core::ModelConfig model;
   core::WeightOptions options;
   std::optional<core::ScaledBlocks> blocks = {};  ///< of matrices in f8_e4m3, which become bf16
+  std::vector<std::string> notes = {};            ///< what is said about the directory and its config.json
 
   bool is_scaled(const core::ManifestTensor& tensor) const {
     return blocks.has_value() && tensor.dtype == core::DType::f8_e4m3;

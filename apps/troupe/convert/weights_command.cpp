@@ -224,6 +224,7 @@ Result<WeightsWritten> caught(const WeightsArguments& arguments) {
 Result<WeightsWritten> convert_weights(const WeightsArguments& arguments, actors::Storage& storage,
                                        const std::string& name) {
   const auto source = TRY(open_model(arguments));
+  for (const auto& note : source.notes) fmt::print(stderr, "note: {}\n", note);
   if (!arguments.skip_verify) TRY(verify_model(source));
   return write_weights(source, TRY(plan_job(source, arguments)), storage, name);
 }
