@@ -62,6 +62,7 @@ Result<RunEnd> train_locally(const RunOptions& run, bool only_evaluates) {
   const auto& training = run.trainer.session.training;
   TRY(check_export(config, run.export_to));
   TextCodec codec = TRY(codec_of(run.origin));
+  print_notes(run.origin, codec);
   std::vector<std::int32_t> prompt;
   if (run.sample_bytes > 0) prompt = TRY(encode_prompt(run.prompt, config.vocabulary, codec));
   const Corpus corpus = TRY(Corpus::open(files_of(run), codec));

@@ -14,6 +14,7 @@
 #include "apps/gpt/layers/cross_entropy.hpp"
 #include "apps/gpt/text/documents.hpp"
 #include "core/errors.hpp"
+#include "core/interop/lfs_pointer.hpp"
 #include "core/random.hpp"
 
 namespace troupe::apps::gpt {
@@ -87,7 +88,10 @@ Result<Corpus::Map> Corpus::map_file(const std::string& path) {
   if (bytes == 0) return fail(Errc::invalid_argument, "the text {} is empty", path);
   void* map = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.descriptor, 0);
   if (map == MAP_FAILED) return fail(Errc::io, "cannot map the text {}: {}", path, std::strerror(errno));
-  return Map{static_cast<const std::uint8_t*>(map), Unmap{bytes}};
+  Map text{static_cast<const std::uint8_t*>(map), Unmap{bytes}};
+  const auto beginning = std::span(text.get(), std::min(bytes, core::kPointerBytes));
+  TRY(core::check_is_no_pointer(std::as_bytes(beginning), path));
+  return text;
 }
 
 TokenText Corpus::Tokens::part(std::size_t first, std::size_t count) const {

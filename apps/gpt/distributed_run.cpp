@@ -447,7 +447,10 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
   const Corpus corpus = TRY(Corpus::open(files_of(given), codec));
   auto world = TRY(actors::ProcessWorld::create(given.world));
   actors::RankWorld& rank_world = *world;
-  if (world->rank().value == 0) TRY(check_export(given.trainer.model, given.export_to));
+  if (world->rank().value == 0) {
+    print_notes(given.origin, codec);
+    TRY(check_export(given.trainer.model, given.export_to));
+  }
   const auto info = TRY(gpu_info(world->device_name()));
   const RunOptions options = with_peak(given, info);
   auto trainer = TRY(DistributedTrainer::create(rank_world, options.trainer, corpus,

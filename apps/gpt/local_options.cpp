@@ -33,6 +33,8 @@ const std::vector<Known>& known_to_local() {
       {"--preset"},
       {"--model"},
       {"--weights-from"},
+      {"--key"},
+      {"--ignore"},
       {"--export"},
       {"--export-dtype"},
       {"--layers"},

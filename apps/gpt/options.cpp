@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "apps/command_line/options.hpp"
+#include "apps/command_line/pairs.hpp"
 #include "apps/gpt/optimizer.hpp"
 #include "apps/gpt/pipeline/pipeline_options.hpp"
 #include "core/errors.hpp"
@@ -141,6 +142,12 @@ void add_model_options(CLI::App& app, Options& o) {
       "--model", o.model,
       "Start from this Hugging Face model directory (Llama, Mistral, Mixtral, Qwen2, Qwen3) instead "
       "of a preset");
+  app.add_option("--key", o.keys,
+                 "KEY=VALUE: in place of what config.json of --model says, as JSON or a word; repeatable")
+      ->allow_extra_args(false);
+  app.add_option("--ignore", o.ignored,
+                 "A key of config.json that is passed over though its meaning is not known; repeatable")
+      ->allow_extra_args(false);
   app.add_option(
       "--weights-from", o.weights_from,
       "Begin a run of its own, at step 0, from the weights of this checkpoint (or of the newest in "
@@ -334,7 +341,11 @@ void add_options(CLI::App& app, Options& options) {
 }
 
 Result<std::unique_ptr<PretrainedModel>> origin_of(const Options& o) {
-  if (o.model.empty()) return std::unique_ptr<PretrainedModel>{};
+  if (o.model.empty()) {
+    if (o.keys.empty() && o.ignored.empty()) return std::unique_ptr<PretrainedModel>{};
+    return core::fail(core::Errc::invalid_argument,
+                      "--key and --ignore are about the config.json of --model, which is not given");
+  }
   if (!o.preset.empty() || o.layers + o.heads + o.width + o.feed_forward > 0 || o.untied || o.norm != "rms" ||
       o.activation != "swiglu") {
     return core::fail(core::Errc::invalid_argument,
@@ -342,7 +353,10 @@ Result<std::unique_ptr<PretrainedModel>> origin_of(const Options& o) {
                       "--width, --feed-forward, --norm, --activation and --untied",
                       o.model);
   }
-  return PretrainedModel::open(o.model, o.context);
+  ReadingOptions reading;
+  reading.keys = TRY(pairs_of("--key", o.keys));
+  reading.ignored = {o.ignored.begin(), o.ignored.end()};
+  return PretrainedModel::open(o.model, o.context, reading);
 }
 
 Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {

@@ -19,8 +19,9 @@ struct Options {
   bool local = false;
   bool evaluate_only = false;
   bool print_tokens = false;
-  std::string preset;        ///< empty: demo, or the model below
-  std::string model;         ///< a Hugging Face directory to begin from
+  std::string preset;                      ///< empty: demo, or the model below
+  std::string model;                       ///< a Hugging Face directory to begin from
+  std::vector<std::string> keys, ignored;  ///< KEY=VALUE and KEY of its config.json
   std::string weights_from;  ///< a checkpoint whose weights, and nothing else, a run begins from
   std::string export_dtype = "f32";
   std::size_t layers = 0, heads = 0, width = 0, feed_forward = 0, context = 0;  ///< 0: the preset's

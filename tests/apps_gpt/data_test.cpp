@@ -50,6 +50,14 @@ TEST(Corpus, ThatIsMissingOrNoFileIsAnError) {
   EXPECT_THAT(Corpus::open("/", 4).error().message, HasSubstr("must be a regular file"));
 }
 
+TEST(Corpus, ThatIsAPointerOfGitLfsIsCalledThat) {
+  const TextFile file(
+      "version https://git-lfs.github.com/spec/v1\noid sha256:0123456789abcdef\nsize 4976698672\n");
+
+  EXPECT_THAT(Corpus::open(file.path(), 2).error().message,
+              HasSubstr("is a pointer of Git LFS, not the file itself, which has 4976698672 bytes"));
+}
+
 TEST(Batch, TargetsAreTheTokensOnePlaceFurther) {
   Batch batch({.batch = 3, .length = 5});
 

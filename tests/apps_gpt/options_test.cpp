@@ -68,6 +68,26 @@ TEST_F(OptionsOfAModel, MayNotSayAnythingElseOfIt) {
   }
 }
 
+TEST_F(OptionsOfAModel, ReplaceKeysOfItsConfigAndPassOverOthers) {
+  const auto model = "--model " + directory_ + " ";
+
+  const auto refused = origin_of(parsed(model + "--key unheard_of=3"));
+  const auto ignored =
+      origin_of(parsed(model + "--key unheard_of=3 --ignore unheard_of --key rope_theta=5e5"));
+  const auto local = parsed(model + "--local --key rope_theta=5e5 --ignore unheard_of");
+
+  EXPECT_THAT(refused.error().message, HasSubstr("--ignore unheard_of"));
+  ASSERT_TRUE(ignored) << ignored.error().message;
+  EXPECT_EQ((*ignored)->config().rope_base, 5e5);
+  EXPECT_THAT((*ignored)->config_text(), HasSubstr("\"rope_theta\": 500000.0"));
+  const auto origin = origin_of(local).value();
+  EXPECT_TRUE(run_options(local, origin.get()));
+  EXPECT_THAT(origin_of(parsed(model + "--key rope_theta")).error().message,
+              HasSubstr("expected NAME=VALUE"));
+  EXPECT_THAT(origin_of(parsed("--key rope_theta=5e5")).error().message,
+              HasSubstr("--model, which is not given"));
+}
+
 TEST_F(OptionsOfAModel, ThatHasNoConfigAreRefusedItsExportBeforeTraining) {
   ModelConfig config = preset("tiny").value();
   const ExportOptions to{.directory = folder_.path("new")};

@@ -1,8 +1,8 @@
 // What the trainer's model computes from a directory of Hugging Face, for a test that knows better:
-//   model_probe DIRECTORY BATCH LENGTH GRADIENTS
+//   model_probe DIRECTORY BATCH LENGTH GRADIENTS [KEY=VALUE...]
 // reads BATCH * (LENGTH + 1) tokens from the standard input, writes the loss and then the logits after every
 // token of every sequence, one per line, and the gradients of the loss, by the names of the parameters, to
-// the new directory GRADIENTS.
+// the new directory GRADIENTS. Keys of config.json are replaced by those that are given.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <iostream>
 #include <vector>
 
+#include "apps/command_line/pairs.hpp"
 #include "apps/gpt/model.hpp"
 #include "apps/gpt/pretrained/export_model.hpp"
 #include "apps/gpt/pretrained/pretrained_model.hpp"
@@ -22,8 +23,9 @@ namespace {
 using core::Result;
 using Tensors = std::vector<std::vector<float>>;
 
-Result<void> probe(const std::string& directory, BatchShape shape, const std::string& gradients_directory) {
-  const auto origin = TRY(PretrainedModel::open(directory, shape.length));
+Result<void> probe(const std::string& directory, BatchShape shape, const std::string& gradients_directory,
+                   const std::vector<std::string>& keys) {
+  const auto origin = TRY(PretrainedModel::open(directory, shape.length, {TRY(pairs_of("KEY", keys)), {}}));
   auto model = TRY(Model::create(origin->config(), shape));
   Tensors values, gradients;
   std::vector<const float*> readable;
@@ -63,11 +65,11 @@ Result<void> probe(const std::string& directory, BatchShape shape, const std::st
 
 int main(int argc, char** argv) {
   using troupe::core::parse_number;
-  if (argc != 5) return 2;
+  if (argc < 5) return 2;
   const auto batch = parse_number<std::size_t>(argv[2], {1, 64});
   const auto length = parse_number<std::size_t>(argv[3], {1, 4096});
   if (!batch || !length) return 2;
-  const auto done = troupe::apps::gpt::probe(argv[1], {*batch, *length}, argv[4]);
+  const auto done = troupe::apps::gpt::probe(argv[1], {*batch, *length}, argv[4], {argv + 5, argv + argc});
   if (done) return 0;
   fmt::print(stderr, "model_probe: {}\n", done.error().message);
   return 1;

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 MODEL_PROBE = sys.argv.pop(2) if len(sys.argv) > 2 else ""
 GPT = sys.argv.pop(1) if len(sys.argv) > 1 else ""
@@ -38,6 +38,9 @@ MODELS = [
     ("Qwen3", {"head_dim": 16}),
     ("Qwen3", {"head_dim": 6, "attention_bias": True, "tie_word_embeddings": True}),
     ("Mistral", {"sliding_window": None, "head_dim": 12}),
+    ("Mistral", {"sliding_window": 24}),  # as long as the sequences
+    ("Llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}}),
+    ("Qwen2", {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}),
     ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
     ("Qwen2Moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
                   "shared_expert_intermediate_size": 28, "mlp_only_layers": [0]}),
@@ -86,6 +89,101 @@ def by_file(model, tensors):
     return found
 
 
+def save(directory, seed=5, shards=False, **values):
+    """A Llama of random weights, whose seed tells it from others."""
+    torch.manual_seed(seed)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**SMALL, **values})).float()
+    model.save_pretrained(directory, max_shard_size="20KB" if shards else "1GB")
+    return model
+
+
+def change_config(directory, **values):
+    file = directory / "config.json"
+    config = json.loads(file.read_text())
+    for key, value in values.items():
+        config.pop(key, None)
+        if value is not ...:
+            config[key] = value
+    file.write_text(json.dumps(config))
+
+
+def change_tensors(directory, change):
+    file = directory / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, {"format": "pt"})
+
+
+def crowded_directories():
+    """What people have: names, and functions that write a directory and return options that it needs."""
+    def stale_index(directory):
+        save(directory, seed=6, shards=True)
+        index = (directory / "model.safetensors.index.json").read_text()
+        others = {file.name: file.read_bytes() for file in directory.glob("model-*.safetensors")}
+        save(directory)
+        (directory / "model.safetensors.index.json").write_text(index)
+        for name, data in others.items():
+            (directory / name).write_bytes(data)
+
+    def shards_that_are_not_in_the_index(directory):
+        save(directory, shards=True)
+        (directory / "other").mkdir()
+        model = save(directory / "other", seed=6)
+        (directory / "model-00001-of-00009.safetensors").write_bytes(
+            (directory / "other" / "model.safetensors").read_bytes())
+        torch.save(model.state_dict(), directory / "pytorch_model.bin")
+        (directory / "consolidated.safetensors").write_bytes(b"")
+
+    def a_tensor_that_the_index_lacks(directory):
+        save(directory, shards=True)
+        file = directory / "model.safetensors.index.json"
+        index = json.loads(file.read_text())
+        files = list(index["weight_map"].values())
+        del index["weight_map"][next(key for key, name in index["weight_map"].items() if files.count(name) > 1)]
+        file.write_text(json.dumps(index))
+
+    def a_file_named_by_the_configuration(directory):
+        save(directory, seed=6)
+        (directory / "mine.safetensors").write_bytes((directory / "model.safetensors").read_bytes())
+        save(directory)
+        change_config(directory, transformers_weights="mine.safetensors")
+
+    def a_tied_head_that_is_stored(directory):
+        save(directory, tie_word_embeddings=True)
+        change_tensors(directory, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"].clone()}))
+
+    def a_head_that_differs(directory):
+        save(directory)
+        change_config(directory, tie_word_embeddings=True)
+        return ["tie_word_embeddings=false"]
+
+    def an_index_of_a_tied_head(directory):
+        save(directory, shards=True, tie_word_embeddings=True)
+        file = directory / "model.safetensors.index.json"
+        index = json.loads(file.read_text())
+        index["weight_map"]["lm_head.weight"] = sorted(index["weight_map"].values())[0]
+        file.write_text(json.dumps(index))
+
+    def old_spellings(directory):
+        save(directory, rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 1e5})
+        change_config(directory, rope_parameters=..., rope_theta=1e5, rope_scaling={"type": "linear", "factor": 4.0},
+                      architectures=["FSDPLlamaForCausalLM"], dtype=..., torch_dtype="float32")
+
+    def missing_keys(directory):
+        save(directory, num_key_value_heads=4, rms_norm_eps=1e-6)
+        change_config(directory, num_key_value_heads=..., rms_norm_eps=..., rope_parameters=..., architectures=...,
+                      tie_word_embeddings=..., head_dim=..., attention_bias=..., max_position_embeddings=...)
+
+    def keys_that_nobody_reads(directory):
+        save(directory)
+        change_config(directory, is_llama_config=True, rope_interleaved=False, unsloth_version="1",
+                      attn_logit_softcapping=0.0, embedding_multiplier=1.0, use_sliding_window=False,
+                      sliding_window=4, _flash_attn_2_enabled=True, **{"transformers.js_config": {"dtype": "q4"}})
+
+    for make in list(locals().values()):
+        yield make.__name__, make
+
+
 class TransformersModel(unittest.TestCase):
     def each_model(self, check):
         for name, values in MODELS:
@@ -115,6 +213,26 @@ class TransformersModel(unittest.TestCase):
         for key, gradient in gradients.items():
             error = (gradient - wanted[key]).norm() / wanted[key].norm()
             self.assertLess(error.item(), 1e-3, key)
+
+    def loss_of(self, folder, tokens, *options):
+        text = run(MODEL_PROBE, folder, BATCH, LENGTH, str(folder) + ".gradients", *options,
+                   input=" ".join(map(str, tokens.flatten().tolist())))
+        return float(text.split()[0])
+
+    def loss_in_transformers(self, folder, tokens):
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        with torch.no_grad():
+            logits = model(tokens[:, :-1]).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).item()
+
+    def test_directories_of_others_are_read_as_transformers_reads_them(self):
+        tokens = torch.randint(0, SMALL["vocab_size"], (BATCH, LENGTH + 1))
+        for name, make in crowded_directories():
+            with self.subTest(directory=name), tempfile.TemporaryDirectory() as folder:
+                directory = Path(folder) / "model"
+                options = make(directory) or []
+                wanted = self.loss_in_transformers(directory, tokens)
+                self.assertLess(abs(self.loss_of(directory, tokens, *options) - wanted), 1e-5)
 
     def test_exported_directories_load_with_equal_tensors(self):
         self.each_model(self.compare_export)

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.hpp"
+#include "core/models/block_scales.hpp"
 #include "core/models/config_fields.hpp"
 #include "core/models/config_reader.hpp"
 #include "core/models/model_config.hpp"
@@ -91,6 +92,31 @@ std::optional<std::int32_t> token_of(const core::ModelConfig& read, const std::s
   return static_cast<std::int32_t>(token);
 }
 
+/// What conversions express and the trainer does not do.
+Result<void> check_training(std::string_view text, const core::ModelConfig& read) {
+  const auto& transformer = read.transformer;
+  for (const auto& [key, rate] : {std::pair{"attention_dropout", transformer.attention_dropout},
+                                  std::pair{"hidden_dropout", transformer.hidden_dropout}}) {
+    if (rate != 0)
+      return fail(Errc::invalid_argument,
+                  "key '{0}' is {1}, and the trainer has no dropout; --key {0}=0 trains without it", key,
+                  rate);
+  }
+  const auto adds_losses = read.kept.find("output_router_logits");
+  if (transformer.num_moe_experts && transformer.moe_aux_loss_coeff != 0 && adds_losses != read.kept.end() &&
+      adds_losses->second == "true")
+    return fail(
+        Errc::invalid_argument,
+        "key 'output_router_logits' is true, so transformers adds a router loss of its own, which the "
+        "trainer does not have; --key output_router_logits=false trains without it, or with that of "
+        "Megatron-Core by --balance");
+  if (TRY(core::scaled_blocks(text)))
+    return fail(Errc::invalid_argument,
+                "key 'quantization_config' says that the tensors are fp8, which the trainer does not read; "
+                "`troupe convert weights IN OUT --to huggingface` writes their values in bf16");
+  return {};
+}
+
 std::string torch_name(core::DType dtype) {
   return core::put(dtype).get<std::string>();
 }
@@ -176,17 +202,21 @@ Json scaling_json(const RotaryScaling& scaling) {
 
 }  // namespace
 
-Result<HuggingFaceConfig> read_huggingface_config(std::string_view text) {
+Result<HuggingFaceConfig> read_huggingface_config(std::string_view text, const ReadingOptions& reading) {
   core::ConvertOptions options;
-  options.class_defaults = true;
-  const auto read = TRY(core::from_huggingface(text, options)).config;
+  options.takes_limits = true;
+  options.ignored = reading.ignored;
+  const auto replaced = TRY(core::with_keys(text, reading.keys));
+  const auto converted = TRY(core::from_huggingface(replaced, options));
+  const auto& read = converted.config;
   if (!is_trained(read.architecture))
     return fail(Errc::unavailable,
                 "the trainer runs LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, "
                 "Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen2MoeForCausalLM and Qwen3MoeForCausalLM, found {}; "
                 "`troupe convert` knows it, training it does not work yet",
                 core::facts_of(read.architecture).name);
-  return HuggingFaceConfig{model_of(read), token_of(read, "eos_token_id")};
+  TRY(check_training(replaced, read));
+  return HuggingFaceConfig{model_of(read), converted.limits, token_of(read, "eos_token_id")};
 }
 
 Result<std::string> write_huggingface_config(const ModelConfig& config, core::DType dtype) {

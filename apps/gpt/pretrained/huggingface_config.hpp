@@ -1,19 +1,31 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "apps/gpt/config.hpp"
 #include "core/dtype.hpp"
+#include "core/models/model_config.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps::gpt {
 
+/// What is changed in a config.json while it is read.
+struct ReadingOptions {
+  std::map<std::string, std::string> keys;  ///< by JSON or a word, in place of what the file says
+  std::set<std::string> ignored;            ///< keys that are passed over though their meaning is not known
+};
+
 /// What a config.json tells the trainer.
 struct HuggingFaceConfig {
   ModelConfig model;  ///< its context is the longest that the model supports
+  /// Shorter lengths up to which the trainer computes the same: windows, scalings of longer texts.
+  std::vector<core::PositionLimit> limits;
   /// The token between two texts, if the file names one; if it names several, the first.
   std::optional<std::int32_t> end_of_text;
 };
@@ -22,8 +34,10 @@ struct HuggingFaceConfig {
 inline constexpr std::size_t kDefaultContext = 1024;
 
 /// Reads Llama, Mistral, Mixtral, Qwen2 and Qwen3, the last two with or without experts. Errc::unavailable
-/// for another architecture, and otherwise as core::from_huggingface() for what cannot be read.
-core::Result<HuggingFaceConfig> read_huggingface_config(std::string_view text);
+/// for another architecture, and otherwise as core::from_huggingface() for what cannot be read, and for what
+/// only a trainer does, such as dropout.
+core::Result<HuggingFaceConfig> read_huggingface_config(std::string_view text,
+                                                        const ReadingOptions& options = {});
 
 /// A config.json for a model that did not begin from one: Llama, or Qwen2 or Qwen3 if only those have its
 /// parts, and with experts Mixtral or one of these. Errc::invalid_argument names what none of them has.

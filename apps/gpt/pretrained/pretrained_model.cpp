@@ -1,12 +1,14 @@
 #include "apps/gpt/pretrained/pretrained_model.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <set>
 #include <string_view>
 #include <utility>
 
 #include "apps/gpt/pretrained/checkpoint_weights.hpp"
-#include "apps/troupe/checkpoint/safetensors_source.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -17,13 +19,28 @@ using core::Errc;
 using core::fail;
 using core::Result;
 
-constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{1} << 20;
+constexpr const char* kHead = "lm_head.weight";
 
-Result<std::string> read_config(actors::Storage& storage) {
-  const auto size = TRY(storage.size("config.json"));
-  if (size > kMaxConfigBytes) return fail(Errc::corrupt, "config.json has {} bytes, which is too many", size);
-  const auto bytes = TRY(storage.read("config.json", 0, size));
-  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+/// The length of sequences: as asked, or the model's up to a limit.
+Result<std::size_t> choose_context(const HuggingFaceConfig& config, std::size_t asked,
+                                   std::vector<std::string>& notes) {
+  if (asked > config.model.context)
+    return fail(Errc::invalid_argument, "the model knows {} positions, found --context {}; use fewer",
+                config.model.context, asked);
+  std::size_t context = asked > 0 ? asked : std::min(config.model.context, kDefaultContext);
+  for (const auto& [key, positions] : config.limits) {
+    const auto most = static_cast<std::size_t>(positions);
+    if (context <= most) continue;
+    if (asked > 0)
+      return fail(Errc::invalid_argument,
+                  "key '{}' changes the maths beyond {} positions, and the trainer's attention has no such "
+                  "limit, found --context {}; use {} or less",
+                  key, most, asked, most);
+    context = most;
+    notes.push_back(
+        fmt::format("key '{}' is followed up to {} positions, so this is the context", key, most));
+  }
+  return context;
 }
 
 /// A buffer in older files whose values are computed.
@@ -31,15 +48,17 @@ bool is_computed(std::string_view name) {
   return name.ends_with("rotary_emb.inv_freq");
 }
 
-Result<void> check_tensors(const core::Manifest& manifest, const ModelConfig& config) {
+Result<void> check_tensors(const Source& source, const ModelConfig& config) {
+  const auto& manifest = source.manifest;
   std::set<std::string_view> known;
   const auto specs = parameters(config);
   for (const auto& spec : specs) {
     known.insert(spec.name);
     const auto* found = manifest.find(spec.name);
     if (found == nullptr)
-      return fail(Errc::mismatch, "no file has the tensor '{}' of shape {}, which config.json asks for",
-                  spec.name, core::to_string(shape_of(spec)));
+      return fail(Errc::mismatch, "no file has the tensor '{}' of shape {}, which config.json asks for{}",
+                  spec.name, core::to_string(shape_of(spec)),
+                  spec.name == kHead ? "; if the model ties its head: --key tie_word_embeddings=true" : "");
     if (found->shape != shape_of(spec))
       return fail(Errc::mismatch, "tensor '{}' has the shape {}, by config.json it has {}", spec.name,
                   core::to_string(found->shape), core::to_string(shape_of(spec)));
@@ -47,8 +66,10 @@ Result<void> check_tensors(const core::Manifest& manifest, const ModelConfig& co
       return fail(Errc::mismatch, "tensor '{}' is {}; expected f32, bf16 or f16, so convert the model first",
                   spec.name, core::name_of(found->dtype));
   }
-  // A tied head is a copy of the embedding.
-  if (config.tied_embeddings) known.insert("lm_head.weight");
+  if (config.tied_embeddings) {
+    known.insert(kHead);
+    TRY(check_tied_head(source, kHead, "model.embed_tokens.weight"));
+  }
   for (const auto& tensor : manifest.tensors) {
     if (!known.contains(tensor.key) && !is_computed(tensor.key))
       return fail(Errc::mismatch, "tensor '{}' has no place in the model that config.json describes",
@@ -60,23 +81,15 @@ Result<void> check_tensors(const core::Manifest& manifest, const ModelConfig& co
 }  // namespace
 
 Result<std::unique_ptr<PretrainedModel>> PretrainedModel::open(const std::string& directory,
-                                                               std::size_t context) {
-  if (!holds_safetensors(directory))
-    return fail(Errc::not_found,
-                "{} has no *.safetensors; give a directory of Hugging Face, with config.json", directory);
-  auto source = TRY(open_safetensors(directory, actors::Links::to_blobs));
-  std::sort(source.manifest.tensors.begin(), source.manifest.tensors.end(),
-            [](const auto& a, const auto& b) { return a.key < b.key; });
-  auto text = TRY(read_config(*source.storage));
-  auto config = TRY(read_huggingface_config(text));
-  if (context > config.model.context)
-    return fail(Errc::invalid_argument, "the model knows {} positions, found --context {}; use fewer",
-                config.model.context, context);
-  config.model.context = context > 0 ? context : std::min(config.model.context, kDefaultContext);
+                                                               std::size_t context,
+                                                               const ReadingOptions& options) {
+  auto found = TRY(open_model_directory(directory, options.keys));
+  auto config = TRY(read_huggingface_config(found.config, {{}, options.ignored}));
+  config.model.context = TRY(choose_context(config, context, found.notes));
   TRY(validate(config.model));
-  TRY(check_tensors(source.manifest, config.model));
+  TRY(check_tensors(found.source, config.model));
   return std::unique_ptr<PretrainedModel>(
-      new PretrainedModel(directory, std::move(text), std::move(config), std::move(source)));
+      new PretrainedModel(directory, std::move(found), std::move(config)));
 }
 
 Result<void> PretrainedModel::read(const ParameterSpec& spec, core::ElementRange range,
@@ -94,6 +107,14 @@ Result<TextCodec> codec_of(const PretrainedModel* model) {
                       "; or let any tokenizer make token ids, and give them as *.jsonl with {\"tokens\": "
                       "[...]} and --sample-bytes 0"},
       model->end_of_text());
+}
+
+void print_notes(const PretrainedModel* model, const TextCodec& codec) {
+  if (model == nullptr) return;
+  for (const auto& note : model->notes()) fmt::print(stderr, "gpt: note: {}\n", note);
+  if (codec.is_bytes())
+    fmt::print(stderr, "gpt: note: {} has no tokenizer, so each byte of the text is a token\n",
+               model->directory());
 }
 
 }  // namespace troupe::apps::gpt

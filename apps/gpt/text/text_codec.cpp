@@ -8,6 +8,7 @@
 
 #include "actors/world/storage/posix.hpp"
 #include "core/errors.hpp"
+#include "core/interop/lfs_pointer.hpp"
 #include "core/number.hpp"
 #include "core/values/json_object.hpp"
 
@@ -44,6 +45,7 @@ Result<std::optional<std::string>> read_text(actors::Storage& storage, const cha
   if (*size > kMaxTokenizerBytes)
     return core::fail(Errc::corrupt, "{} has {} bytes, which is too many", name, *size);
   const auto bytes = TRY(storage.read(name, 0, *size));
+  TRY(core::check_is_no_pointer(bytes, name));
   return std::optional(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
 

@@ -133,9 +133,33 @@ TEST(HuggingFaceConfig, RefusesByNameWhatTheTrainerCannotDo) {
               HasSubstr("found Qwen3ForTokenClassification"));
   EXPECT_THAT(message("LlamaForCausalLM", {{"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}}}),
               HasSubstr("'yarn' is not a scaling"));
-  EXPECT_THAT(message("MistralForCausalLM", {{"sliding_window", 4096}}), HasSubstr("sliding_window"));
+  EXPECT_THAT(message("LlamaForCausalLM", {{"attention_dropout", 0.3}}),
+              HasSubstr("key 'attention_dropout' is 0.3, and the trainer has no dropout"));
+  EXPECT_THAT(message("LlamaForCausalLM", {{"hidden_dropout", 0.1}}), HasSubstr("hidden_dropout"));
+  EXPECT_THAT(message("LlamaForCausalLM", {{"resid_pdrop", 0.1}}), HasSubstr("resid_pdrop"));
+  EXPECT_THAT(message("MixtralForCausalLM",
+                      {{"num_local_experts", 4}, {"num_experts_per_tok", 2}, {"output_router_logits", true}}),
+              HasSubstr("output_router_logits"));
+  EXPECT_THAT(message("Qwen3ForCausalLM", {{"quantization_config",
+                                            {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}}}}),
+              HasSubstr("quantization_config"));
   EXPECT_THAT(message("LlamaForCausalLM", {{"mlp_bias", true}}), HasSubstr("mlp_bias"));
   EXPECT_THAT(message("GPT2LMHeadModel", Json::object()), HasSubstr("GPT2LMHeadModel"));
+}
+
+TEST(HuggingFaceConfig, SaysUpToWhichLengthTheTrainerComputesTheSame) {
+  const auto limit = [](const std::string& architecture, const Json& more) {
+    const auto read = read_huggingface_config(config_of(architecture, more));
+    EXPECT_TRUE(read) << read.error().message;
+    return read->limits.empty() ? 0 : read->limits.front().positions;
+  };
+
+  EXPECT_EQ(limit("MistralForCausalLM", {{"sliding_window", 64}}), 64);
+  EXPECT_EQ(limit("MistralForCausalLM", Json::object()), 4096);
+  EXPECT_EQ(limit("LlamaForCausalLM", {{"sliding_window", 64}}), 64);
+  EXPECT_EQ(limit("LlamaForCausalLM", {{"sliding_window", 128}}), 0);
+  EXPECT_EQ(limit("Qwen2ForCausalLM", {{"sliding_window", 64}}), 0);
+  EXPECT_EQ(limit("LlamaForCausalLM", {{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}}}}), 128);
 }
 
 bool are_equal(const ModelConfig& a, const ModelConfig& b) {

@@ -18,6 +18,7 @@ namespace {
 using core::DType;
 using core::Errc;
 using core::Result;
+using testing::AllOf;
 using testing::HasSubstr;
 
 ModelConfig small_model() {
@@ -43,10 +44,19 @@ class PretrainedModelTest : public testing::Test {
  protected:
   std::string directory(const std::string& name = "model") const { return folder_.path() + "/" + name; }
 
-  void write(ExportOptions options = {}) const {
+  /// `copies`: the head has the values of the embedding; `ties`: there is no head.
+  void write(ExportOptions options = {}, bool copies = false, bool ties = false) const {
     options.directory = directory();
-    const auto written = export_model(small_model(), read_value, options);
+    auto config = small_model();
+    config.tied_embeddings = ties;
+    const auto specs = parameters(config);
+    const auto read = [&](std::size_t parameter, core::ElementRange range, std::span<float> values) {
+      return read_value(copies && specs[parameter].name == "lm_head.weight" ? 0 : parameter, range, values);
+    };
+    ASSERT_EQ(specs.front().name, "model.embed_tokens.weight");
+    const auto written = export_model(config, read, options);
     ASSERT_TRUE(written) << written.error().message;
+    if (ties) change_config("tie_word_embeddings", false);
   }
 
   void change_config(const std::string& key, const nlohmann::json& value) const {
@@ -125,11 +135,60 @@ TEST_F(PretrainedModelTest, NamesATensorThatIsMissingOrTooMuchOrOfAnotherShape) 
 }
 
 TEST_F(PretrainedModelTest, OfATiedHeadPassesOverTheCopy) {
-  write();
+  write({}, true);
 
   change_config("tie_word_embeddings", true);
 
   EXPECT_EQ(error(), "opened");
+}
+
+TEST_F(PretrainedModelTest, OfATiedHeadThatIsNoCopyIsRefusedUnlessTheHeadIsWanted) {
+  write();
+  change_config("tie_word_embeddings", true);
+
+  EXPECT_THAT(error(), HasSubstr("'lm_head.weight' is stored and differs from 'model.embed_tokens.weight'"));
+
+  const auto model = PretrainedModel::open(directory(), 0, {{{"tie_word_embeddings", "false"}}, {}});
+  ASSERT_TRUE(model) << model.error().message;
+  EXPECT_FALSE((*model)->config().tied_embeddings);
+  ASSERT_TRUE(export_model((*model)->config(), read_value,
+                           {.directory = directory("again"), .origin = model->get()}));
+  EXPECT_FALSE(
+      nlohmann::json::parse(std::ifstream(directory("again") + "/config.json"))["tie_word_embeddings"]);
+  EXPECT_TRUE(PretrainedModel::open(directory("again"), 0));
+}
+
+TEST_F(PretrainedModelTest, WithoutAHeadIsToldThatItMayBeTied) {
+  write({}, false, true);
+
+  EXPECT_THAT(error(), AllOf(HasSubstr("no file has the tensor 'lm_head.weight'"),
+                             HasSubstr("--key tie_word_embeddings=true")));
+  EXPECT_TRUE(PretrainedModel::open(directory(), 0, {{{"tie_word_embeddings", "true"}}, {}}));
+}
+
+TEST_F(PretrainedModelTest, HasAContextThatItsWindowDoesNotReach) {
+  write();
+  change_config("max_position_embeddings", 128);
+  change_config("sliding_window", 64);
+  change_config("use_sliding_window", true);
+  change_config("max_window_layers", 1);
+
+  EXPECT_EQ(error(64), "opened");
+  EXPECT_THAT(error(65), AllOf(HasSubstr("key 'sliding_window' changes the maths beyond 64 positions"),
+                               HasSubstr("found --context 65; use 64 or less")));
+  const auto model = PretrainedModel::open(directory(), 0).value();
+  EXPECT_EQ(model->config().context, 64U);
+  EXPECT_THAT(model->notes(), testing::ElementsAre(HasSubstr("sliding_window")));
+  change_config("use_sliding_window", false);
+  EXPECT_EQ(error(128), "opened");
+}
+
+TEST_F(PretrainedModelTest, TakesAnUnknownKeyWhenItIsIgnored) {
+  write();
+  change_config("mystery", 3);
+
+  EXPECT_THAT(error(), AllOf(HasSubstr("key 'mystery' is not known"), HasSubstr("--ignore mystery")));
+  EXPECT_TRUE(PretrainedModel::open(directory(), 0, {{}, {"mystery"}}));
 }
 
 TEST_F(PretrainedModelTest, ThatIsCutOrMissingIsNamed) {
