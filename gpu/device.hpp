@@ -53,6 +53,10 @@ class Device {
   /// the first task; an empty function removes it.
   virtual void observe(TaskObserver observer) = 0;
 
+  /// Is told what the host reads and writes of the device's memory (gpu/order/); null where nothing is
+  /// checked.
+  virtual TaskOrder* order() { return nullptr; }
+
   /// A profiler of the device that watches this process; null if there is none.
   virtual core::Profiler* profiler() { return nullptr; }
 };

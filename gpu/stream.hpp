@@ -38,6 +38,7 @@ struct TaskCost {
 };
 
 class DeviceKernels;
+class TaskOrder;
 
 /// Called exactly once when a started task is over. May be called from any thread, also from inside start().
 using Completion = std::function<void()>;
@@ -77,6 +78,11 @@ class StreamQueue {
   /// The kernels of a device with its own memory (gpu/device_kernels.hpp), enqueued on this stream; null
   /// where kernels run on the host as bodies of tasks. For gpu/kernels.cpp.
   virtual DeviceKernels* kernels() { return nullptr; }
+
+  /// Is told what a task reads and writes, before it is enqueued (gpu/order/); null where nothing is checked.
+  virtual TaskOrder* order() { return nullptr; }
+  /// The stream itself, within what checks it.
+  virtual StreamQueue* bare() { return this; }
 
   /// For kernels and libraries that work with the device's native streams: calls `launch` once, immediately,
   /// with that stream (a cudaStream_t) and with its device current; what it enqueues is one task. It returns

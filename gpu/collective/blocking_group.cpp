@@ -24,6 +24,7 @@ class BlockingGroup final : public Group {
     const TaskCost cost{.bytes_touched = operation.input.bytes + operation.output.bytes};
     auto status = std::make_shared<OperationStatus>();
     const Turnstile::Ticket ticket = state_->turnstiles.of(operation).take();
+    declare(*stream, operation);
     stream->enqueue(label, cost, [state = state_, operation = std::move(operation), status, ticket] {
       status->finish(state->run(operation, ticket));
     });

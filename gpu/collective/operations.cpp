@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "core/errors.hpp"
@@ -353,6 +354,32 @@ bool reduces(OperationKind kind) noexcept {
 Result<Operation> prepare(Operation operation, int index, int size) {
   TRY(Inspection(operation, index, size).run());
   return operation;
+}
+
+Accesses accesses_of(const Operation& operation) {
+  Accesses accesses{{operation.input}, {}};
+  const auto& [input, output] = std::tie(operation.input, operation.output);
+  const bool is_copied_out =
+      operation.kind == OperationKind::all_gather || operation.kind == OperationKind::broadcast;
+  if (is_copied_out && overlap(input, output)) {
+    // Of what a member gives in its place among the others', it writes nothing.
+    const auto before = static_cast<std::size_t>(input.data - output.data);
+    const auto end = before + input.bytes;
+    accesses.writes = {output.subview(0, before), output.subview(end, output.bytes - end)};
+    return accesses;
+  }
+  if (!operation.rows.output) {
+    accesses.writes.push_back(output);
+    return accesses;
+  }
+  const std::size_t bytes = operation.rows.elements * core::size_of(operation.dtype);
+  for (const std::int64_t row : *operation.rows.output)
+    accesses.writes.push_back(output.subview(static_cast<std::size_t>(row) * bytes, bytes));
+  return accesses;
+}
+
+void declare(StreamQueue& stream, const Operation& operation) {
+  if (auto* order = stream.order()) order->task(name_of(operation.kind), accesses_of(operation));
 }
 
 Result<std::vector<Posting>> prepare(std::vector<Posting> postings, int index, int size) {

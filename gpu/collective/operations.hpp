@@ -9,6 +9,7 @@
 #include "core/ids.hpp"
 #include "core/result.hpp"
 #include "gpu/collective/group.hpp"
+#include "gpu/order/task_order.hpp"
 
 namespace troupe::gpu {
 
@@ -18,6 +19,11 @@ core::Result<Operation> prepare(Operation operation, int index, int size);
 
 /// Every back-end calls it first in post_together(): messages only. As prepare() for each.
 core::Result<std::vector<Posting>> prepare(std::vector<Posting> postings, int index, int size);
+
+/// What a prepared operation reads and writes on this rank.
+Accesses accesses_of(const Operation& operation);
+/// Tells a stream that checks order; every back-end calls it for what it enqueues.
+void declare(StreamQueue& stream, const Operation& operation);
 
 /// This rank's index among the members. Errc::invalid_argument if the options cannot form a group: no
 /// members, a duplicate, `self` not among them, or a name with forbidden characters.

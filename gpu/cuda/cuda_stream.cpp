@@ -181,7 +181,7 @@ void CudaStream::report(std::string_view label, DeviceTime enqueued, PooledEvent
 }
 
 CudaStream& cuda_stream(StreamView stream) {
-  auto* own = dynamic_cast<CudaStream*>(stream);
+  auto* own = dynamic_cast<CudaStream*>(stream->bare());
   CHECK(own != nullptr, "this takes a stream of a CUDA device");
   return *own;
 }

@@ -141,6 +141,7 @@ core::Result<void> NcclGroup::State::enqueue(std::vector<Posting>& postings,
   if (auto error = failure()) return tl::unexpected(*std::move(error));
   for (std::size_t i = 0; i < postings.size(); ++i) {
     postings[i].stream->record(running[i].started.get());
+    declare(*postings[i].stream, postings[i].operation);
     for (const auto& copy : plans[i].copies) gpu::copy(copy.source, copy.destination, postings[i].stream);
   }
   TRY(calls());

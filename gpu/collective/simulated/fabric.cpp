@@ -29,6 +29,7 @@ class SimulatedGroup final : public Group {
     auto status = std::make_shared<OperationStatus>();
     const auto queue = meeting_place_->queue_of(index_);
     const auto turn = queue ? queue->take() : 0;
+    declare(*stream, operation);
     stream->enqueue_async(label, [place = meeting_place_, key, index = index_, queue, turn,
                                   operation = std::move(operation), status](Completion completion) {
       if (!queue) return place->arrive(key, index, {operation, status, std::move(completion)});
