@@ -106,7 +106,7 @@ bool CheckpointWriterMachine::is_of_structure(std::span<const std::uint32_t> pie
 }
 
 void CheckpointWriterMachine::advance(Outbox& outbox) {
-  if (saves_.empty() || !saves_.front().planned) return;
+  if (saves_.empty() || !saves_.front().planned || saves_.front().over) return;
   Save& save = saves_.front();
   if (save.state == State::accepted) {
     save.state = State::staging;
@@ -133,6 +133,7 @@ void CheckpointWriterMachine::stage_chunks(Save& save, Outbox& outbox) {
     const auto credit = take_credit(chunk.bytes);
     if (!credit) return;
     outbox.perform(StageChunk{save.sequence, save.asked, *credit});
+    save.copying.insert(save.asked);
     save.asked += 1;
   }
 }
@@ -147,9 +148,12 @@ std::optional<std::uint32_t> CheckpointWriterMachine::take_credit(std::uint64_t 
 }
 
 void CheckpointWriterMachine::on(const messages::ChunkStaged& staged, Outbox& outbox) {
-  Save* save = current(staged.sequence);
-  if (save == nullptr || save->state != State::staging) {
+  Save* save = find(staged.sequence);
+  if (save != nullptr) save->copying.erase(staged.chunk);
+  if (save == nullptr || save->over || save->state != State::staging) {
     free_credits_.insert(staged.credit);
+    if (save != nullptr) release_all(*save, outbox);
+    end(outbox);
   } else {
     const auto bucket = save->chunks[staged.chunk].bucket;
     save->staged += 1;
@@ -187,7 +191,7 @@ void CheckpointWriterMachine::on(const messages::FilesDurable& durable, Outbox& 
 void CheckpointWriterMachine::fail(Save& save, messages::Failure failure, Outbox& outbox) {
   save.state = State::failed;
   outbox.perform(CloseSave{save.sequence});
-  for (const auto bucket : core::indices<core::BucketIndex>(buckets())) release(save, bucket, outbox);
+  release_all(save, outbox);
   save.failure = std::move(failure);
   outbox.send(coordinator(), messages::SaveFailed{save.sequence, config_.rank, save.failure});
 }
@@ -195,7 +199,7 @@ void CheckpointWriterMachine::fail(Save& save, messages::Failure failure, Outbox
 void CheckpointWriterMachine::watch(Outbox& outbox) {
   if (config_.hold_deadline.count() == 0) return;
   const auto holds = [](const Save& save) {
-    return save.state == State::accepted || save.state == State::staging;
+    return !save.over && (save.state == State::accepted || save.state == State::staging);
   };
   const auto oldest = std::find_if(saves_.begin(), saves_.end(), holds);
   const auto sequence = oldest == saves_.end() ? 0 : oldest->sequence;
@@ -209,7 +213,7 @@ void CheckpointWriterMachine::watch(Outbox& outbox) {
 
 void CheckpointWriterMachine::timer(TimerId, Outbox& outbox) {
   Save* save = find(std::exchange(watched_, 0));
-  if (save != nullptr && (save->state == State::accepted || save->state == State::staging)) {
+  if (save != nullptr && !save->over && (save->state == State::accepted || save->state == State::staging)) {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(config_.hold_deadline).count();
     fail(
         *save,
@@ -231,23 +235,42 @@ void CheckpointWriterMachine::release(Save& save, core::BucketIndex bucket, Outb
   outbox.send(holder, messages::BucketStaged{save.sequence});
 }
 
+void CheckpointWriterMachine::release_all(Save& save, Outbox& outbox) {
+  std::set<std::uint32_t> copied;
+  for (const auto chunk : save.copying) copied.insert(save.chunks[chunk].bucket.value);
+  for (const auto bucket : core::indices<core::BucketIndex>(buckets())) {
+    if (!copied.contains(bucket.value)) release(save, bucket, outbox);
+  }
+}
+
 void CheckpointWriterMachine::on(const messages::SaveOver& over, Outbox& outbox) {
   const auto save = std::find_if(saves_.begin(), saves_.end(),
                                  [&](const Save& candidate) { return candidate.sequence == over.sequence; });
-  if (save == saves_.end()) return;
-  for (const auto bucket : core::indices<core::BucketIndex>(buckets())) release(*save, bucket, outbox);
+  if (save == saves_.end() || save->over) return;
+  save->over = over;
+  release_all(*save, outbox);
   const bool open = save->state != State::accepted && save->state != State::failed;
   if (open) outbox.perform(CloseSave{save->sequence});
+  end(outbox);
+  advance(outbox);
+}
+
+void CheckpointWriterMachine::end(Outbox& outbox) {
+  const auto save = std::find_if(saves_.begin(), saves_.end(), [](const Save& candidate) {
+    return candidate.over && candidate.copying.empty();
+  });
+  if (save == saves_.end()) return;
+  const auto over = *std::move(save->over);
   last_ = !over.failure.failed           ? State::committed
           : save->state == State::failed ? State::failed
                                          : State::aborted;
   saves_.erase(save);
   if (config_.tells_trainer) outbox.send(peer(Role::trainer), over);
-  advance(outbox);
 }
 
 CheckpointWriterMachine::Save* CheckpointWriterMachine::current(std::uint64_t sequence) {
-  return !saves_.empty() && saves_.front().sequence == sequence ? &saves_.front() : nullptr;
+  const bool is_current = !saves_.empty() && saves_.front().sequence == sequence && !saves_.front().over;
+  return is_current ? &saves_.front() : nullptr;
 }
 
 CheckpointWriterMachine::Save* CheckpointWriterMachine::find(std::uint64_t sequence) {

@@ -39,9 +39,10 @@ struct CheckpointWriterConfig {
 /// state -> failed (here) or aborted (elsewhere). Saves are processed one at a time, in order; the others
 /// wait as accepted.
 ///
-/// CK-2: a bucket is released exactly once per save, when all of it is staged or the save is over; until then
-/// no update touches it. CK-3: there are never more chunks in flight than credits. CK-4: a rank says that its
-/// files are durable only after every chunk is written and synced.
+/// CK-2: a bucket is released exactly once per save, when all of it is staged, or when the save is over and
+/// no chunk of it is being copied; until then no update touches it. CK-3: there are never more chunks in
+/// flight than credits. CK-4: a rank says that its files are durable only after every chunk is written and
+/// synced.
 class CheckpointWriterMachine final : public Machine {
  public:
   explicit CheckpointWriterMachine(CheckpointWriterConfig config);
@@ -81,7 +82,9 @@ class CheckpointWriterMachine final : public Machine {
     std::uint32_t asked = 0;  ///< chunks whose staging was requested
     std::uint32_t staged = 0;
     std::uint32_t written = 0;
-    messages::Failure failure;  ///< if it failed
+    std::set<std::uint32_t> copying;  ///< chunks; they are not waited for by what ends a save
+    messages::Failure failure;        ///< if it failed
+    std::optional<messages::SaveOver> over;
   };
 
   void on(const messages::SaveBegan& begun, Outbox& outbox);
@@ -101,6 +104,10 @@ class CheckpointWriterMachine final : public Machine {
   /// The smallest free staging buffer that holds this many bytes.
   std::optional<std::uint32_t> take_credit(std::uint64_t bytes);
   void release(Save& save, core::BucketIndex bucket, Outbox& outbox);
+  /// All buckets of a save that is over, but those of which a chunk is still being copied.
+  void release_all(Save& save, Outbox& outbox);
+  /// Once a save is over and nothing of it is being copied.
+  void end(Outbox& outbox);
   void fail(Save& save, messages::Failure failure, Outbox& outbox);
   /// The save in progress, if it has this sequence.
   Save* current(std::uint64_t sequence);

@@ -68,9 +68,10 @@ struct Writer {
     if (state == "accepted") return;
     say(SavePlanned{1, "d", {0, 1}});
     for (const auto bucket : core::indices<core::BucketIndex>(kBuckets)) say(BucketHeld{1, bucket});
-    if (state == "failed") say(ChunkWritten{1, 0, 0, kNoSpace});
-    if (state == "staging" || state == "failed") return;
+    if (state == "staging") return;
     say(ChunkStaged{1, 0, 0});
+    if (state == "failed") say(ChunkWritten{1, 0, 0, kNoSpace});
+    if (state == "failed") return;
     say(ChunkStaged{1, 1, 1});
     say(ChunkWritten{1, 0, 0, {}});
     say(ChunkStaged{1, 2, 0});
@@ -79,6 +80,13 @@ struct Writer {
     say(ChunkWritten{1, 2, 0, {}});
     if (state == "written") return;
     say(FilesDurable{1, {}, {7, 8}, {}});
+  }
+  /// The chunks that are being copied then.
+  std::vector<Effect> end_copies(std::string_view state) {
+    std::vector<Effect> more;
+    if (state == "staging") more += say(ChunkStaged{1, 0, 0});
+    if (state == "staging" || state == "failed") more += say(ChunkStaged{1, 1, 1});
+    return more;
   }
 };
 
@@ -137,7 +145,8 @@ TEST_P(CheckpointWriterIn, WhatDoesNotBelongThereChangesNothing) {
 }
 
 TEST_P(CheckpointWriterIn, TheEndOfTheSaveReleasesEveryBucketOnceAndTellsTheTrainerOnce) {
-  const auto effects = writer.say(over(1, kNoSpace));
+  auto effects = writer.say(over(1, kNoSpace));
+  effects += writer.end_copies(GetParam());
   const auto again = writer.say(over(1, kNoSpace));
 
   EXPECT_EQ(released(writer.effects, 1), kAllBuckets);
@@ -150,6 +159,7 @@ TEST_P(CheckpointWriterIn, TheEndOfTheSaveReleasesEveryBucketOnceAndTellsTheTrai
 
 TEST_P(CheckpointWriterIn, ACommitLeavesNothingHeld) {
   writer.say(over(1));
+  writer.end_copies(GetParam());
 
   EXPECT_EQ(released(writer.effects, 1), kAllBuckets);
   EXPECT_EQ(writer.machine.state(), "committed");
@@ -159,14 +169,10 @@ TEST_P(CheckpointWriterIn, TheNextSaveHasAllCreditsOnceTheyAreBack) {
   writer.say(over(1, kNoSpace));
   writer.begin(2);
   // What the first save still had under way comes back now.
-  if (is("staging")) {
-    writer.say(ChunkStaged{1, 0, 0});
-    writer.say(ChunkStaged{1, 1, 1});
-  } else if (is("staged")) {
+  writer.end_copies(GetParam());
+  if (is("staged")) {
     writer.say(ChunkWritten{1, 1, 1, {}});
     writer.say(ChunkWritten{1, 2, 0, kNoSpace});
-  } else if (is("failed")) {
-    writer.say(ChunkStaged{1, 1, 1});
   }
 
   std::vector<std::uint32_t> credits;
@@ -185,7 +191,23 @@ TEST_P(CheckpointWriterIn, ASecondSaveWaitsAndIsRefusedWithoutHarmToTheFirst) {
   EXPECT_TRUE(asked<CloseSave>(refused).empty());
   EXPECT_EQ(writer.machine.state(), GetParam());
   writer.say(over(1, kNoSpace));
+  writer.end_copies(GetParam());
   EXPECT_EQ(released(writer.effects, 1), kAllBuckets);
+}
+
+TEST(CheckpointWriter, KeepsABucketOfAFailedSaveUntilNothingOfItIsBeingCopied) {
+  Writer writer;
+  writer.begin(1);
+  writer.say(ChunkStaged{1, 0, 0});
+
+  writer.say(ChunkWritten{1, 0, 0, kNoSpace});
+  EXPECT_EQ(released(writer.effects, 1), (std::vector<std::uint32_t>{1})) << "a chunk of bucket 0 is copied";
+  writer.say(over(1, kNoSpace));
+  EXPECT_TRUE(sent<SaveOver>(writer.effects).empty());
+  writer.say(ChunkStaged{1, 1, 1});
+
+  EXPECT_EQ(released(writer.effects, 1), kAllBuckets);
+  EXPECT_EQ(sent<SaveOver>(writer.effects), std::vector<SaveOver>{over(1, kNoSpace)});
 }
 
 TEST(CheckpointWriter, GoesThroughItsStatesAndSaysDurableLast) {
@@ -279,6 +301,7 @@ TEST(CheckpointWriter, AFailedWriteEndsItsPartAndNamesTheRankOnce) {
   for (const std::string state : {"staging", "staged"}) {
     Writer writer;
     writer.drive_to(state);
+    writer.end_copies(state);
 
     const auto effects = writer.say(ChunkWritten{1, 1, 1, kNoSpace});
     const auto second = writer.say(ChunkWritten{1, 2, 0, kNoSpace});
@@ -370,7 +393,8 @@ TEST(CheckpointWriter, GivesASaveUpThatHoldsBucketsForTooLong) {
     Writer writer{CheckpointWriterMachine(impatient_writer())};
     writer.drive_to(state);
 
-    const auto effects = writer.timer();
+    auto effects = writer.timer();
+    effects += writer.end_copies(state);
 
     EXPECT_EQ(released(effects, 1), kAllBuckets);
     ASSERT_EQ(sent<messages::SaveFailed>(effects).size(), 1u);
@@ -448,52 +472,6 @@ TEST(CheckpointWriter, TellsTheTrainerWhenItsOwnTensorsAreCopied) {
   probe.say(BucketHeld{1, 1});
   EXPECT_EQ(released_to(probe.say(ChunkStaged{1, 2, 0})),
             (std::vector{messages::Address{core::Rank{2}, messages::Role::trainer, 0}}));
-}
-
-/// Bucket 0 makes a chunk of 16 bytes and one of 8, bucket 1 one of 8.
-TEST(CheckpointWriter, TakesTheSmallestStagingBufferThatHoldsAChunk) {
-  auto config = small_writer();
-  config.structure.tensors = {{"a", core::DType::f32, {6}}, {"b", core::DType::f32, {2}}};
-  config.structure.pieces = {{0, core::Box::whole({6})}, {1, core::Box::whole({2})}};
-  config.staging = {8, 16};
-  CheckpointWriterMachine machine(config);
-  MachineProbe probe(machine);
-  probe.say(began(1));
-  probe.say(SavePlanned{1, "d", {0, 1}});
-
-  auto first = asked<StageChunk>(probe.say(BucketHeld{1, 0}));
-  auto other = asked<StageChunk>(probe.say(BucketHeld{1, 1}));
-  probe.say(ChunkStaged{1, 0, 1});
-  auto freed = asked<StageChunk>(probe.say(ChunkWritten{1, 0, 1, {}}));
-
-  ASSERT_EQ(first.size(), 2u);
-  EXPECT_EQ(first[0].credit, 1u);
-  EXPECT_EQ(first[1].credit, 0u);
-  EXPECT_TRUE(other.empty()) << "both are in use";
-  ASSERT_EQ(freed.size(), 1u);
-  EXPECT_EQ(freed[0].credit, 1u) << "a larger one does";
-}
-
-TEST(CheckpointWriter, WaitsForABufferThatIsLargeEnoughThoughASmallerOneIsFree) {
-  auto config = small_writer();
-  config.structure.tensors = {{"a", core::DType::f32, {8}}};
-  config.structure.pieces = {{0, core::Box::whole({8})}};
-  config.bucket_of = {{0}};
-  config.staging = {8, 16};
-  CheckpointWriterMachine machine(config);
-  MachineProbe probe(machine);
-  probe.say(began(1));
-  probe.say(SavePlanned{1, "d", {0}});
-
-  auto first = asked<StageChunk>(probe.say(BucketHeld{1, 0}));
-  probe.say(ChunkStaged{1, 0, 1});
-  auto second = asked<StageChunk>(probe.say(ChunkWritten{1, 0, 1, {}}));
-
-  ASSERT_EQ(first.size(), 1u);
-  EXPECT_EQ(first[0].credit, 1u);
-  ASSERT_EQ(second.size(), 1u);
-  EXPECT_EQ(second[0].chunk, 1u);
-  EXPECT_EQ(second[0].credit, 1u);
 }
 
 }  // namespace
