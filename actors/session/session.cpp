@@ -238,8 +238,11 @@ core::Result<void> Session::before_use(core::ParameterIndex parameter) {
     return s.in_turn(s.gate->acquire(*unit));
   }
   const auto bucket = s.plan.parameters[parameter.value].bucket;
-  if (s.inbox.is_published(bucket, s.decided)) return {};
-  return s.meter->exposed([&] { return s.inbox.wait_published(bucket, s.decided, s.trainer_deadline()); });
+  if (!s.inbox.is_published(bucket, s.decided)) {
+    TRY(s.meter->exposed([&] { return s.inbox.wait_published(bucket, s.decided, s.trainer_deadline()); }));
+  }
+  s.data->mark_acquired(bucket, -1);
+  return {};
 }
 
 core::Result<void> Session::gradient_ready(core::ParameterIndex parameter) {
@@ -250,7 +253,7 @@ core::Result<void> Session::gradient_ready(core::ParameterIndex parameter) {
   if (s.order->is_learning() || !s.order->is_last_microbatch()) return {};
   const auto bucket = s.plan.parameters[parameter.value].bucket;
   s.meter->gradient_ready(bucket, s.plan.specs[parameter.value].name);
-  s.data->mark_computed(bucket);
+  s.data->mark_computed(parameter, s.lane);
   s.context->post(Role::gradient_bucket, bucket.value, messages::GradientReady{s.step, s.lane, parameter});
   return {};
 }

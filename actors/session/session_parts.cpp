@@ -14,6 +14,7 @@
 #include "core/errors.hpp"
 #include "core/number.hpp"
 #include "gpu/kernels.hpp"
+#include "gpu/order/task_order.hpp"
 
 namespace troupe::actors {
 
@@ -358,6 +359,7 @@ core::Result<void> Session::Parts::write_memory(
   if (resting.range.size() == 0) return {};
   const auto dtype = plan.specs[index.value].dtype;
   auto& device = world.device();
+  if (device.is_host_memory()) gpu::declare(device, "first values", {}, {resting.memory});
   if (device.is_host_memory() && dtype == core::DType::f32) {
     fill(resting.range.start, resting.memory.as<float>());
     return {};

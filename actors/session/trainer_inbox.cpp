@@ -19,6 +19,7 @@ TrainerInbox::TrainerInbox(std::uint32_t buckets, TrainerPatience& patience)
 
 void TrainerInbox::deliver(const messages::Envelope& envelope) {
   std::lock_guard lock(mutex_);
+  learn();
   dispatch(envelope.body,
            Overloaded{
                [&](const messages::Welcome&) { welcome_ = true; },
@@ -57,6 +58,20 @@ void TrainerInbox::deliver(const messages::Envelope& envelope) {
   patience_.wake();
 }
 
+void TrainerInbox::learn() {
+  known_.join(gpu::HostLine::current().past());
+  knows_order_.store(known_.clock().lines() > 0, std::memory_order_release);
+}
+
+bool TrainerInbox::is_published(core::BucketIndex bucket, core::Step step) const {
+  if (published_[bucket.value].load(std::memory_order_acquire) < step.value) return false;
+  if (knows_order_.load(std::memory_order_acquire)) {
+    std::lock_guard lock(mutex_);
+    gpu::HostLine::current().join(known_.clock());
+  }
+  return true;
+}
+
 void TrainerInbox::StagedSaves::add(std::uint64_t save) {
   later.insert(save);
   for (; later.erase(through + 1) == 1; ++through) {
@@ -70,6 +85,7 @@ core::Result<void> TrainerInbox::wait(std::string what, const std::function<bool
   bool over = patience_.wait(
       lock, [&] { return failure_.has_value() || ready(); }, deadline);
   std::string waited_for = std::exchange(waiting_for_, {});
+  gpu::HostLine::current().join(known_.clock());
   if (failure_) return tl::unexpected(*failure_);
   if (over) return {};
   return core::fail(core::Errc::timeout, "the trainer waited {} s for {}",
@@ -104,7 +120,7 @@ core::Result<void> TrainerInbox::wait_published(core::BucketIndex bucket, core::
                                                 std::chrono::nanoseconds deadline) {
   return wait(
       fmt::format("the parameters of bucket {} after step {}", bucket.value, step.value),
-      [&] { return is_published(bucket, step); }, deadline);
+      [&] { return published_[bucket.value].load(std::memory_order_acquire) >= step.value; }, deadline);
 }
 
 core::Result<void> TrainerInbox::wait_merged(core::BucketIndex bucket, core::Step step, core::Lane lane,
@@ -192,6 +208,7 @@ core::Result<void> TrainerInbox::wait_launched(std::int64_t place, std::chrono::
 
 void TrainerInbox::collective_over(std::size_t group, std::uint64_t number) {
   std::lock_guard lock(mutex_);
+  learn();
   if (collectives_.size() <= group) collectives_.resize(group + 1, 0);
   collectives_[group] = number;
   patience_.wake();
@@ -199,6 +216,7 @@ void TrainerInbox::collective_over(std::size_t group, std::uint64_t number) {
 
 void TrainerInbox::launched(std::int64_t place) {
   std::lock_guard lock(mutex_);
+  learn();
   launched_.store(place, std::memory_order_release);
   patience_.wake();
 }

@@ -14,6 +14,7 @@
 #include "actors/shell/trainer_patience.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
+#include "gpu/order/host_line.hpp"
 #include "messages/envelope.hpp"
 
 namespace troupe::actors {
@@ -69,9 +70,7 @@ class TrainerInbox {
 
   bool has_launched(std::int64_t place) const { return launched_.load(std::memory_order_acquire) >= place; }
   /// Without waiting: whether the bucket holds the parameters after `step`.
-  bool is_published(core::BucketIndex bucket, core::Step step) const {
-    return published_[bucket.value].load(std::memory_order_acquire) >= step.value;
-  }
+  bool is_published(core::BucketIndex bucket, core::Step step) const;
   std::optional<core::Error> failure() const;
   /// What the trainer's thread is waiting for at present; empty while it computes.
   std::string waiting_for() const;
@@ -86,13 +85,17 @@ class TrainerInbox {
     std::set<std::uint64_t> later;
   };
 
+  /// Messages are delivered by who sends them: the trainer will know what they know.
+  void learn();
   core::Result<void> wait(std::string what, const std::function<bool()>& ready,
                           std::chrono::nanoseconds deadline);
 
   TrainerPatience& patience_;
   std::vector<std::atomic<std::int64_t>> published_;  ///< per bucket, the step whose update it holds
   std::atomic<std::int64_t> launched_{-1};
-  mutable std::mutex mutex_;  // guards everything below
+  std::atomic<bool> knows_order_{false};  ///< a checker of order gives known_ something
+  mutable std::mutex mutex_;              // guards everything below
+  gpu::HostLine known_;  ///< what the trainer knows to have happened when its next wait is over
   bool welcome_ = false;
   bool farewell_ = false;
   std::optional<messages::StepDecided> decided_;

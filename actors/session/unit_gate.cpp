@@ -159,9 +159,15 @@ Result<void> UnitGate::acquire(core::UnitIndex index) {
   } else {
     TRY(wait_published(unit));
   }
-  open_ = unit;
+  open(unit);
   if (adds_gradients(phase_)) TRY(wait_gradients(unit, round_));
   return {};
+}
+
+void UnitGate::open(int unit) {
+  open_ = unit;
+  for (const auto bucket : buckets_[static_cast<std::size_t>(unit)])
+    in_.data.mark_acquired(bucket, open_slot_);
 }
 
 /// A unit that is acquired too late, or again.
@@ -314,12 +320,12 @@ Result<void> UnitGate::gather_for_evaluation(int unit) {
   close();
   if (!is_gathered(unit)) {
     TRY(wait_published(unit));
-    open_ = unit;
+    open(unit);
     return {};
   }
   open_slot_ = in_.data.gather_unit(buckets_[static_cast<std::size_t>(unit)]);
   TRY(in_.inbox.wait_gathered(deadline_));
-  open_ = unit;
+  open(unit);
   return {};
 }
 

@@ -86,6 +86,8 @@ class UnitGate {
   void end_lane_of(int unit, int round);
   bool adds_gradients(core::Phase phase) const { return phase == core::gradient_phase(clock_.is_split()); }
   const std::vector<core::UnitPass>& passes() const { return in_.plan.inputs.passes; }
+  /// The trainer may read the unit's parameters.
+  void open(int unit);
   void close();
   core::Result<void> wait_published(int unit);
   core::Result<void> wait_published(core::BucketIndex bucket);

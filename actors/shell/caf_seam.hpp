@@ -33,6 +33,10 @@
 
 namespace troupe::actors::caf_messages {
 
+struct Posted {
+  messages::Envelope envelope;
+  gpu::Past past;
+};
 struct TimerFired {
   TimerId id = 0;
   std::uint64_t generation = 0;
@@ -66,18 +70,18 @@ struct ReportWanted {
 }  // namespace troupe::actors::caf_messages
 
 #if TROUPE_CAF_VERSION < 1800
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::messages::Envelope)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::Posted)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::TimerFired)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::Start)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::ReportWanted)
 #else
 CAF_BEGIN_TYPE_ID_BLOCK(troupe, first_custom_type_id)
-CAF_ADD_TYPE_ID(troupe, (troupe::messages::Envelope))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::caf_messages::Posted))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::caf_messages::TimerFired))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::caf_messages::Start))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::caf_messages::ReportWanted))
 CAF_END_TYPE_ID_BLOCK(troupe)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::messages::Envelope)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::Posted)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::TimerFired)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::Start)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::ReportWanted)

@@ -12,6 +12,7 @@
 #include "actors/shell/subscribers.hpp"
 #include "actors/world/bounded_wait.hpp"
 #include "core/errors.hpp"
+#include "gpu/order/host_line.hpp"
 
 namespace troupe::actors {
 
@@ -35,7 +36,7 @@ class RoleActor final : public caf::event_based_actor, private EffectSink {
 
   caf::behavior make_behavior() override {
     return {
-        [this](const Envelope& envelope) { host_.receive(envelope); },
+        [this](const caf_messages::Posted& posted) { host_.receive(posted.envelope, posted.past); },
         [this](caf_messages::TimerFired fired) { host_.timer(fired.id, fired.generation); },
         [this](caf_messages::Start) { host_.start(); },
         [this](const caf_messages::ReportWanted& wanted) { wanted.collector->add(host_.report()); },
@@ -183,7 +184,8 @@ void CafStage::post(Envelope envelope) {
     return;
   }
   auto found = impl_->parts.find(envelope.to);
-  if (found != impl_->parts.end()) tell(found->second, std::move(envelope));
+  if (found != impl_->parts.end())
+    tell(found->second, caf_messages::Posted{std::move(envelope), gpu::HostLine::current().past()});
 }
 
 void CafStage::subscribe(caf::actor subscriber) {

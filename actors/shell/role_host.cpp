@@ -19,12 +19,13 @@ RoleHost::RoleHost(messages::Address self, core::Epoch epoch, std::unique_ptr<Ma
       last_message_at_(now_()) {}
 
 void RoleHost::start() {
+  const gpu::HostScope scope(line_, {});
   Outbox outbox;
   machine_->start(outbox);
   carry_out(outbox);
 }
 
-void RoleHost::receive(const messages::Envelope& envelope) {
+void RoleHost::receive(const messages::Envelope& envelope, const gpu::Past& past) {
   if (envelope.epoch != epoch_) {
     stale_messages_ += 1;
     return;
@@ -33,9 +34,7 @@ void RoleHost::receive(const messages::Envelope& envelope) {
   last_message_ = messages::name_of(envelope.body);
   last_message_at_ = begin;
   const core::ProfiledScope range(profiler_, messages::name_of(self_.role), last_message_);
-  Outbox outbox;
-  machine_->receive(envelope, outbox);
-  carry_out(outbox);
+  handle(envelope, past);
   if (!tracer_) return;
   core::TraceEvent event;
   event.track = track_;
@@ -45,10 +44,24 @@ void RoleHost::receive(const messages::Envelope& envelope) {
   tracer_->add(std::move(event));
 }
 
+void RoleHost::handle(const messages::Envelope& envelope, const gpu::Past& past) {
+  // What a Conductor launches next does not depend on which collectives happened to be over: their ends are
+  // passed on, but order nothing that it does later.
+  const bool is_passed_on = std::holds_alternative<messages::CollectiveDone>(envelope.body) &&
+                            self_.role == messages::Role::conductor;
+  std::optional<gpu::HostLine> branch;
+  if (is_passed_on) branch = line_.branch();
+  const gpu::HostScope scope(branch ? *branch : line_, past);
+  Outbox outbox;
+  machine_->receive(envelope, outbox);
+  carry_out(outbox);
+}
+
 void RoleHost::timer(TimerId id, std::uint64_t generation) {
   auto found = timer_generations_.find(id);
   if (found == timer_generations_.end() || found->second != generation) return;
   timer_generations_.erase(found);
+  const gpu::HostScope scope(line_, {});
   Outbox outbox;
   machine_->timer(id, outbox);
   carry_out(outbox);

@@ -11,6 +11,7 @@
 #include "actors/roles/machine.hpp"
 #include "actors/shell/tracer.hpp"
 #include "core/profiler.hpp"
+#include "gpu/order/host_line.hpp"
 #include "messages/envelope.hpp"
 
 namespace troupe::actors {
@@ -45,7 +46,8 @@ class RoleHost {
            Tracer* tracer, std::function<std::chrono::nanoseconds()> now, core::Profiler* profiler = nullptr);
 
   void start();
-  void receive(const messages::Envelope& envelope);
+  /// `past` is what the sender knew to have happened.
+  void receive(const messages::Envelope& envelope, const gpu::Past& past = {});
   void timer(TimerId id, std::uint64_t generation);
   WaitReport report() const;
 
@@ -54,6 +56,7 @@ class RoleHost {
   std::uint64_t stale_messages() const { return stale_messages_; }
 
  private:
+  void handle(const messages::Envelope& envelope, const gpu::Past& past);
   void carry_out(Outbox& outbox);
 
   messages::Address self_;
@@ -67,6 +70,7 @@ class RoleHost {
   std::unordered_map<TimerId, std::uint64_t> timer_generations_;  // one per timer of the machine
   std::uint64_t next_generation_ = 1;
   std::uint64_t stale_messages_ = 0;
+  gpu::HostLine line_;
   std::string_view last_message_;
   std::chrono::nanoseconds last_message_at_{};
 };

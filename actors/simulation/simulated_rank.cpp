@@ -31,7 +31,11 @@ struct SimulatedRank::Part final : EffectSink {
 
   SimulatedRank& rank;
   RoleHost host;
-  std::deque<messages::Envelope> mailbox;
+  struct Posted {
+    messages::Envelope envelope;
+    gpu::Past past;
+  };
+  std::deque<Posted> mailbox;
   bool scheduled = false;
   std::string_view state;  ///< after the last message
 };
@@ -43,6 +47,11 @@ SimulatedRank::SimulatedRank(SimulatedSurroundings surroundings, core::Rank rank
       world_(world),
       device_(surroundings.loop, std::move(device)),
       delays_(surroundings.seed, fmt::format("rank {}", rank.value), "mailboxes") {
+  if (surroundings.checks_order) {
+    checked_ = gpu::check_order(device_, [this](const std::string& what) {
+      surroundings_.monitor.violate(fmt::format("ST-1: rank {}: {}", rank_.value, what));
+    });
+  }
   io_.delay = local_io_.delay = surroundings.io_delay;
   const auto slower = surroundings.local_io_delays.find(rank.value);
   if (slower != surroundings.local_io_delays.end()) local_io_.delay = slower->second;
@@ -60,6 +69,7 @@ void SimulatedRank::resume_soon() {
   resume_scheduled_ = true;
   surroundings_.loop.schedule({}, "trainer", [this] {
     resume_scheduled_ = false;
+    const gpu::HostScope scope(trainer_line_, {});
     if (!fiber_->has_ended()) fiber_->resume();
   });
 }
@@ -154,7 +164,7 @@ void SimulatedRank::deliver(const messages::Envelope& envelope) {
   auto found = parts_.find(envelope.to);
   if (found == parts_.end()) return;
   auto& part = *found->second;
-  part.mailbox.push_back(envelope);
+  part.mailbox.push_back({envelope, gpu::HostLine::current().past()});
   if (part.scheduled) return;
   part.scheduled = true;
   surroundings_.loop.schedule(delays_.up_to(surroundings_.mailbox_delay), "message",
@@ -164,10 +174,10 @@ void SimulatedRank::deliver(const messages::Envelope& envelope) {
 void SimulatedRank::run_one_message(Part& part) {
   part.scheduled = false;
   if (dead_ || closed_ || part.mailbox.empty()) return;
-  auto envelope = std::move(part.mailbox.front());
+  const auto [envelope, past] = std::move(part.mailbox.front());
   part.mailbox.pop_front();
   surroundings_.loop.note(messages::name_of(envelope.body));
-  part.host.receive(envelope);
+  part.host.receive(envelope, past);
   note_state(part);
   if (part.mailbox.empty() || part.scheduled) return;
   part.scheduled = true;
@@ -188,7 +198,7 @@ Storage* SimulatedRank::local_storage() {
 
 void SimulatedRank::run_io(IoQueue& queue, std::function<void()> job) {
   if (dead_ || closed_) return;
-  queue.jobs.push_back(std::move(job));
+  queue.jobs.push_back({std::move(job), gpu::HostLine::current().past()});
   schedule_io(queue);
 }
 
@@ -198,9 +208,12 @@ void SimulatedRank::schedule_io(IoQueue& queue) {
   surroundings_.loop.schedule(delays_.up_to(queue.delay), "io", [this, &queue] {
     queue.scheduled = false;
     if (dead_ || closed_ || queue.jobs.empty()) return;
-    auto job = std::move(queue.jobs.front());
+    const auto job = std::move(queue.jobs.front());
     queue.jobs.pop_front();
-    job();
+    {
+      const gpu::HostScope scope(queue.line, job.past);
+      job.run();
+    }
     schedule_io(queue);
   });
 }
@@ -223,8 +236,10 @@ void SimulatedRank::on_network(NetworkEvent event) {
 void SimulatedRank::close() {
   if (closed_) return;
   closed_ = true;
-  io_.jobs.clear();
-  local_io_.jobs.clear();
+  for (auto* queue : {&io_, &local_io_}) {
+    queue->jobs.clear();
+    gpu::HostLine::current().join(queue->line.clock());
+  }
   if (!network_) return;
   if (auto closed = network_->close(); !closed) log(closed.error().message);
 }

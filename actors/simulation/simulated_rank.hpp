@@ -13,6 +13,8 @@
 #include "actors/world/random.hpp"
 #include "actors/world/simulation/event_loop.hpp"
 #include "gpu/collective/simulated/fabric.hpp"
+#include "gpu/order/checked_device.hpp"
+#include "gpu/order/host_line.hpp"
 #include "gpu/simulated/simulated_device.hpp"
 
 namespace troupe::actors {
@@ -35,6 +37,7 @@ struct SimulatedSurroundings {
   /// An actor takes up to this long before it handles its next message: different seeds, different
   /// interleavings.
   std::chrono::nanoseconds mailbox_delay = std::chrono::microseconds(3);
+  bool checks_order = true;  ///< see SimulationOptions
   /// Called when a role has entered another state; may be empty.
   std::function<void(const messages::Address& role, std::string_view state)> entered = nullptr;
 };
@@ -69,7 +72,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   core::Epoch epoch() const override { return core::Epoch{1}; }
   const std::string& job() const override { return job_; }
   std::uint64_t unique() override;
-  gpu::Device& device() override { return device_; }
+  gpu::Device& device() override { return checked_ ? *checked_ : device_; }
   TrainerPatience& patience() override { return *this; }
   core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) override;
   core::Result<gpu::CollectiveBackend*> host_collectives(gpu::Rendezvous&) override {
@@ -104,7 +107,12 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   void note_state(Part& part);
   struct IoQueue {
     std::chrono::nanoseconds delay{};
-    std::deque<std::function<void()>> jobs = {};
+    struct Job {
+      std::function<void()> run;
+      gpu::Past past;
+    };
+    std::deque<Job> jobs = {};
+    gpu::HostLine line = {};
     bool scheduled = false;
   };
   void run_io(IoQueue& queue, std::function<void()> job);
@@ -115,6 +123,8 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   core::WorldSize world_;
   std::string job_ = "simulation";
   gpu::SimulatedDevice device_;
+  std::unique_ptr<gpu::Device> checked_;  ///< the same, with its order checked; null: it is not
+  gpu::HostLine trainer_line_;
   std::unique_ptr<gpu::CollectiveBackend> collectives_;
   std::unique_ptr<Network> network_;
   RandomStream delays_;

@@ -30,6 +30,7 @@ Simulation::Simulation(SimulationOptions options)
                                      options_.local_storages,
                                      options_.io_delay,
                                      options_.local_io_delays};
+  surroundings.checks_order = options_.checks_order;
   surroundings.entered = [this](const auto& role, std::string_view state) { on_state(role, state); };
   for (int rank = 0; rank < options_.ranks.value; ++rank) {
     ranks_.push_back(

@@ -40,6 +40,7 @@ struct SimulationOptions {
   gpu::SimulatedDeviceOptions device;
   gpu::FabricOptions fabric;
   std::vector<SimulatedFault> faults;
+  bool checks_order = true;              ///< of what touches device memory (ST-1)
   Storage* storage = nullptr;            ///< for the checkpoints of all ranks; must outlive the simulation
   std::vector<Storage*> local_storages;  ///< for each rank's local copies; must outlive the simulation
   std::chrono::nanoseconds io_delay = std::chrono::microseconds(200);  ///< see SimulatedSurroundings

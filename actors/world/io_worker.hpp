@@ -7,6 +7,8 @@
 #include <mutex>
 #include <thread>
 
+#include "gpu/order/host_line.hpp"
+
 namespace troupe::actors {
 
 /// Calls job(0) to job(count - 1) on up to `threads` threads, including the caller's, and returns when all
@@ -33,6 +35,7 @@ class IoWorker {
   std::deque<std::function<void()>> jobs_;  // at most one per staging buffer, and a few at the beginning and
                                             // end of a save
   bool ending_ = false;
+  gpu::Past over_;  ///< all jobs; once the thread has ended
   std::thread thread_;
 };
 

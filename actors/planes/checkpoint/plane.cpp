@@ -12,6 +12,7 @@
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "gpu/kernels.hpp"
+#include "gpu/order/task_order.hpp"
 
 namespace troupe::actors {
 
@@ -47,16 +48,21 @@ Result<std::unique_ptr<CheckpointPlane>> CheckpointPlane::create(gpu::Device& de
                                                                  std::span<const gpu::BufferView> memory,
                                                                  Storage& storage, Options options) {
   std::unique_ptr<CheckpointPlane> plane(
-      new CheckpointPlane(data, state, memory, storage, std::move(options)));
+      new CheckpointPlane(device, data, state, memory, storage, std::move(options)));
   for (auto bytes : plane->options_.staging)
     plane->staging_.push_back(TRY(device.allocate_staging(bytes + staging_slack(bytes))));
   plane->stream_ = TRY(device.create_stream({"staging", -1}));
   return plane;
 }
 
-CheckpointPlane::CheckpointPlane(const DataPlane& data, const RankState& state,
+CheckpointPlane::CheckpointPlane(gpu::Device& device, const DataPlane& data, const RankState& state,
                                  std::span<const gpu::BufferView> memory, Storage& storage, Options options)
-    : data_(data), state_(state), memory_(memory), storage_(storage), options_(std::move(options)) {}
+    : device_(device),
+      data_(data),
+      state_(state),
+      memory_(memory),
+      storage_(storage),
+      options_(std::move(options)) {}
 
 CheckpointPlane::~CheckpointPlane() {
   stream_.reset();
@@ -135,6 +141,7 @@ gpu::BufferView CheckpointPlane::staged_chunk(std::uint32_t credit, const SaveCh
 }
 
 Result<void> CheckpointPlane::write(Save& save, std::uint32_t chunk, gpu::ConstBufferView staged) {
+  gpu::declare(device_, "writing of a chunk", {staged}, {});
   const std::span<const std::byte> bytes(staged.data, staged.bytes);
   const auto& spans = save.chunks[chunk].spans;
   std::size_t begin = 0;  // of what is not appended yet, all in one file

@@ -62,8 +62,8 @@ class CheckpointPlane {
   // Owned by saves_ and by the jobs in flight.
   using SavePointer = std::shared_ptr<Save>;
 
-  CheckpointPlane(const DataPlane& data, const RankState& state, std::span<const gpu::BufferView> memory,
-                  Storage& storage, Options options);
+  CheckpointPlane(gpu::Device& device, const DataPlane& data, const RankState& state,
+                  std::span<const gpu::BufferView> memory, Storage& storage, Options options);
 
   void on(const OpenSave& work);
   void on(const StageChunk& work);
@@ -81,6 +81,7 @@ class CheckpointPlane {
   SavePointer find(std::uint64_t sequence);
   void say(messages::Role role, messages::Message message);
 
+  gpu::Device& device_;
   const DataPlane& data_;
   const RankState& state_;
   std::span<const gpu::BufferView> memory_;

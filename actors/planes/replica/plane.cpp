@@ -10,6 +10,7 @@
 #include "actors/planes/replica/copies.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "gpu/order/task_order.hpp"
 
 namespace troupe::actors {
 
@@ -30,7 +31,7 @@ Result<std::unique_ptr<ReplicaPlane>> ReplicaPlane::create(gpu::Device& device,
                                                            const core::SaveStructure& structure,
                                                            Storage& storage, Options options) {
   CHECK(device.is_host_memory(), "copies go from files to files");
-  std::unique_ptr<ReplicaPlane> plane(new ReplicaPlane(structure, storage, std::move(options)));
+  std::unique_ptr<ReplicaPlane> plane(new ReplicaPlane(device, structure, storage, std::move(options)));
   const auto members = plane->options_.clique.size();
   // A single member has nobody to share with.
   for (std::uint32_t credit = 0; members > 1 && credit < plane->options_.credits; ++credit)
@@ -39,8 +40,9 @@ Result<std::unique_ptr<ReplicaPlane>> ReplicaPlane::create(gpu::Device& device,
   return plane;
 }
 
-ReplicaPlane::ReplicaPlane(const core::SaveStructure& structure, Storage& storage, Options options)
-    : structure_(structure), storage_(storage), options_(std::move(options)) {
+ReplicaPlane::ReplicaPlane(gpu::Device& device, const core::SaveStructure& structure, Storage& storage,
+                           Options options)
+    : device_(device), structure_(structure), storage_(storage), options_(std::move(options)) {
   const auto& clique = options_.clique;
   const auto self = std::find(clique.begin(), clique.end(), options_.rank);
   CHECK(self != clique.end(), "a rank is in its clique");
@@ -155,6 +157,7 @@ void ReplicaPlane::on(const ReadRound& work) {
 }
 
 Result<void> ReplicaPlane::read(Running& running, std::uint32_t round, gpu::BufferView part) {
+  gpu::declare(device_, "reading of a copy", {}, {part});
   std::span<std::byte> rest(part.data, part.bytes);
   for (const auto& span : running.plan.spans(round, place_)) {
     auto& source = running.sources[span.transfer];
@@ -213,6 +216,7 @@ Result<void> ReplicaPlane::write(Running& running, const WriteRound& work) {
       at += span.bytes;
       const auto sink = running.sinks.find(span.transfer);
       if (sink == running.sinks.end()) continue;
+      gpu::declare(device_, "writing of a copy", {bytes}, {});
       // One copy that cannot be kept must not cost the others.
       auto written = sink->second.write({bytes.data, bytes.bytes});
       if (first) first = std::move(written);

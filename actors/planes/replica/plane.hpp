@@ -63,7 +63,7 @@ class ReplicaPlane {
   // Owned by running_ and by the jobs in flight.
   using RunningPointer = std::shared_ptr<Running>;
 
-  ReplicaPlane(const core::SaveStructure& structure, Storage& storage, Options options);
+  ReplicaPlane(gpu::Device& device, const core::SaveStructure& structure, Storage& storage, Options options);
 
   void on(const MakeCopyDirectory& work);
   void on(const SealCopy& work);
@@ -85,6 +85,7 @@ class ReplicaPlane {
   gpu::BufferView own_part(const Exchange& plan, std::uint32_t round, std::uint32_t credit);
   void say(messages::Message message);
 
+  gpu::Device& device_;
   const core::SaveStructure& structure_;
   Storage& storage_;
   Options options_;

@@ -226,12 +226,6 @@ gpu::BufferView Arena::gathered(core::BucketIndex bucket, int slot, core::Elemen
               place.width);
 }
 
-void Arena::poison(int slot) const {
-  const auto memory = parameter_pool_[static_cast<std::size_t>(slot)].view();
-  // All ones are NaN in every floating type.
-  std::memset(memory.data, 0xFF, memory.bytes);
-}
-
 gpu::BufferView Arena::gradients(core::BucketIndex bucket, int slot, core::ElementRange range) const {
   CHECK(slot >= 0 && slot < slots(bucket), "a gradient slot exists");
   const auto& place = at(bucket);

@@ -31,8 +31,8 @@ class Arena {
   /// Full parameters of a unit on demand, in a slot of the pool.
   gpu::BufferView gathered(core::BucketIndex bucket, int slot, core::ElementRange range) const;
 
-  /// Makes a slot of the pool NaN, immediately. Only for memory that the host can access.
-  void poison(int slot) const;
+  /// A slot of the pool, whoever uses it.
+  gpu::BufferView slot(int slot) const { return parameter_pool_[static_cast<std::size_t>(slot)].view(); }
 
   /// Gradients as they are kept between rounds, slot 0 at the bottom of the stack of partial sums; reduced
   /// gradients end up in slot 0.

@@ -95,6 +95,7 @@ core::Result<void> DataPlane::clear_gradients(std::chrono::nanoseconds deadline)
     if (stream) {
       gpu::zero(memory, stream);
     } else {
+      gpu::declare(state_->device, "zero", {}, {memory});
       gpu::zero(memory);
     }
   }
@@ -132,19 +133,6 @@ core::Result<gpu::StreamView> DataPlane::compute_stream() {
 
 gpu::StreamView DataPlane::compute() const {
   return state_->compute.get();
-}
-
-void DataPlane::mark_computed(core::BucketIndex bucket) {
-  if (state_->compute) state_->compute->record(state_->buckets[bucket.value]->computed.get());
-}
-
-void DataPlane::mark_read() {
-  if (state_->compute) state_->compute->record(state_->read.get());
-}
-
-void DataPlane::mark_released(int slot) {
-  if (state_->poisons) state_->arena.poison(slot);
-  if (state_->compute) state_->compute->record(state_->released[static_cast<std::size_t>(slot)].get());
 }
 
 std::shared_ptr<const ComputeWatch> DataPlane::watch_compute() {
@@ -211,10 +199,6 @@ gpu::BufferView DataPlane::state(StateKind kind, core::BucketIndex bucket) const
       break;
   }
   return {};
-}
-
-void DataPlane::mark_tensors() {
-  if (state_->compute) state_->compute->record(state_->tensors.get());
 }
 
 gpu::EventView DataPlane::updated(core::BucketIndex bucket) const {

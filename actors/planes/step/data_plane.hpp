@@ -130,9 +130,12 @@ class DataPlane {
   core::Result<gpu::StreamView> compute_stream();
   /// Null if it does not exist.
   gpu::StreamView compute() const;
-  /// The work enqueued on "compute" so far completes the lane's gradients of the bucket, as far as there are
-  /// any. Called before the message that says so is posted.
-  void mark_computed(core::BucketIndex bucket);
+  /// The trainer may read the bucket's parameters from now on: those of a unit on demand in this slot, for
+  /// which -1 is none.
+  void mark_acquired(core::BucketIndex bucket, int slot);
+  /// The work enqueued on "compute" so far completes the lane's gradient of the parameter, and of all others
+  /// of its bucket that were marked. Called before the message that says so is posted.
+  void mark_computed(core::ParameterIndex parameter, core::Lane lane);
   /// The work enqueued on "compute" so far may read parameters: no update of this step or a later one writes
   /// them before that work is done. Called before the message that backward is over is posted.
   void mark_read();

@@ -15,6 +15,7 @@
 #include "actors/planes/step/data_plane.hpp"
 #include "actors/planes/step/rank_program.hpp"
 #include "gpu/elements.hpp"
+#include "gpu/order/task_order.hpp"
 
 namespace troupe::actors {
 
@@ -26,10 +27,10 @@ struct DataPlane::State {
     gpu::Event exchanged;   ///< on its stream: the last collective of gradients has delivered its data
     gpu::Event reduced;     ///< on "update": the sums of what it delivered are complete
     gpu::Event cleared;     ///< on "update": full gradients of its own are zeros, for the next lane
-    gpu::Event gathered;    ///< on its stream: the last full parameters of a unit on demand have arrived
     gpu::Event updated;     ///< on "update": the optimizer has stepped this rank's shard
     std::size_t carry = 0;  ///< credit of the sums that go on to the next axis
     std::chrono::nanoseconds update_began{};  ///< accessed by notifications of "update" only
+    bool is_acquired = false;  ///< the trainer may read its parameters, which are not on demand
     std::atomic<std::int64_t> optimizer_steps{0};
     std::atomic<std::int64_t> launched_ns{0};
   };
@@ -71,6 +72,12 @@ struct DataPlane::State {
   const core::TensorClass& tensor_class(core::BucketIndex bucket) const {
     return plan.inputs.classes[plan.buckets[bucket.value].buffer.value];
   }
+
+  /// What this rank keeps of a bucket's parameters.
+  core::ElementRange kept(core::BucketIndex bucket) const {
+    return program.held(plan.placements_of(bucket).parameters, bucket);
+  }
+  gpu::TaskOrder* order_of_trainer();
 
   void adopt(core::BucketIndex bucket);
   /// `part` is a range of the bucket's buffer inside optimizer_range().
@@ -172,8 +179,7 @@ struct DataPlane::State {
   gpu::Stream update;
   std::vector<std::unique_ptr<Bucket>> buckets;
   std::array<gpu::Event, Arena::kScratchCredits>
-      credit_free;                                            ///< on "update": the exchange's bytes were read
-  std::array<gpu::Event, Arena::kScratchCredits> carry_free;  ///< on its stream: the sums have been sent on
+      credit_free;                       ///< on "update": the exchange's bytes were read
   std::vector<gpu::Event> slot_cleared;  ///< as Bucket::cleared, by slot of the pool of gradients
   gpu::Event verdict_ready;
   std::size_t exchanges = 0;               ///< launched so far; only the Conductor launches

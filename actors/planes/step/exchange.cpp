@@ -131,20 +131,16 @@ DataPlane::State::Posted DataPlane::State::exchange(core::PlanEntryIndex index, 
   auto& state = *buckets[launch.bucket->value];
   auto& stream = stream_of(launch);
   const bool is_first = is_first_of_round(launch);
-  const bool takes_carried = !is_first && launch.entry.from != resting_gradients();
   const auto roots = roots_of(launch);
   stream->wait(is_first ? state.prepared.get() : state.reduced.get());
   // As in reduce(). In `ordered` numerics nothing is sent without a lane.
   if (is_first && program.reduces_each_round() && !roots.empty()) stream->wait(cleared(launch));
-  const auto carried_before = state.carry;
-  if (!launch.last_reduction && !rests(launch)) {
-    state.carry = carries++ % Arena::kScratchCredits;
-    update->wait(carry_free[state.carry].get());
-  }
+  // Sums that are carried were sent on before this stream reaches the exchange after the next one, which
+  // "update" waits for before it overwrites them.
+  if (!launch.last_reduction && !rests(launch)) state.carry = carries++ % Arena::kScratchCredits;
   for (std::int64_t chunk = 0; chunk < core::chunks_of(launch.entry); ++chunk) {
     TRY(exchange_chunk(index, roots, chunk, flight));
   }
-  if (takes_carried) stream->record(carry_free[carried_before].get());
   return {};
 }
 

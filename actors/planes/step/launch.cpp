@@ -89,7 +89,6 @@ DataPlane::State::Posted DataPlane::State::gather_parameters(const PlannedLaunch
     post_it.output = output;
     TRY(post(launch, std::move(post_it), flight));
   }
-  if (!launch.publishes()) stream->record(buckets[bucket.value]->gathered.get());
   return {};
 }
 
@@ -112,7 +111,17 @@ DataPlane::State::Posted DataPlane::State::gather_blocks(const PlannedLaunch& la
   post_it.input = own;
   gpu::pack_mx(entry.wire, part, own, stream.get());
   TRY(post(launch, std::move(post_it), flight));
-  gpu::unpack_mx(entry.wire, all, part.count(), {output, dtype}, stream.get());
+  // What this rank gathers into its own place stays as it is: others may be reading it.
+  const bool is_in_place = input.data >= output.data && input.data < output.data + output.bytes;
+  const auto unpack = [&](std::size_t first, std::size_t end) {
+    if (first == end) return;
+    gpu::unpack_mx(entry.wire, all.subview(first * bytes, (end - first) * bytes), part.count(),
+                   {output.subview(first * input.bytes, (end - first) * input.bytes), dtype}, stream.get());
+  };
+  const auto own_place = static_cast<std::size_t>(launch.place);
+  const auto members = static_cast<std::size_t>(entry.counts.members());
+  unpack(0, is_in_place ? own_place : members);
+  if (is_in_place) unpack(own_place + 1, members);
   return {};
 }
 
@@ -125,6 +134,7 @@ DataPlane::State::Posted DataPlane::State::reduce_verdict(const PlannedLaunch& l
   {
     // The previous step's verdict was read before this one was requested, so nothing is copying these words.
     std::lock_guard lock(verdict_mutex);
+    gpu::declare(device, "words of the verdict", {}, {arena.own_verdict()});
     write_verdict(verdict.losses, verdict.refuse, verdict.wishes, rank(),
                   arena.own_verdict().as<std::int64_t>());
   }
@@ -158,6 +168,7 @@ void DataPlane::State::complete(const LaunchCollective& work, Flight flight) {
                  std::chrono::nanoseconds(flight.began_ns->load()), now, flow);
     }
     if (planned.is_verdict() && !done.failure.failed) {
+      gpu::declare(device, "the verdict", {arena.common_verdict()}, {});
       auto words = arena.common_verdict().as<std::int64_t>();
       say(messages::Role::rank_supervisor, 0,
           messages::VerdictArrived{work.step, read_verdict(words, averaging_of(plan.options))});

@@ -81,8 +81,8 @@ void DataPlane::State::round_values() {
       const gpu::Elements values{arena.parameters(bucket, segment.in_buffer), type.storage};
       gpu::round_to_mx(*type.gathered, values, values, update.get());
     }
-    update->record(buckets[bucket.value]->updated.get());
   }
+  // The trainer waits for it before it goes on.
   tell_over<messages::StateGathered>({}, update, nullptr);
 }
 

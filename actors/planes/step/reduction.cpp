@@ -256,9 +256,7 @@ DataPlane::State::Posted DataPlane::State::gather_gradients(const PlannedLaunch&
   }
   post_it.input = arena.gradients(bucket, 0, program.held(entry.from, bucket));
   post_it.output = arena.gradients(bucket, 0, program.held(entry.to, bucket));
-  TRY(post(launch, std::move(post_it), flight));
-  stream->record(buckets[bucket.value]->exchanged.get());
-  return {};
+  return post(launch, std::move(post_it), flight);
 }
 
 /// Gathers a chunk of each member's sums, sent in the wire's dtype.

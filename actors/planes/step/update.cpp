@@ -19,19 +19,18 @@ core::Result<void> DataPlane::State::open() {
   arena = TRY(Arena::create(device, plan, program, options.collectives));
   accumulate = TRY(device.create_stream({"accumulate", 0}));
   communication.push_back(TRY(device.create_stream({"communication", 1})));
-  if (program.program().streams > 1) communication.push_back(TRY(device.create_stream({"gather", 1})));
+  CHECK(program.program().streams == 1, "updates come after the verdict, and so after all of the one stream");
   update = TRY(device.create_stream({"update", 0}));
   verdict_ready = TRY(device.create_event());
   for (auto& event : credit_free) event = TRY(device.create_event());
-  for (auto& event : carry_free) event = TRY(device.create_event());
   slot_cleared.resize(
       static_cast<std::size_t>(program.program().credits[static_cast<std::size_t>(core::Pool::gradients)]));
   for (auto& event : slot_cleared) event = TRY(device.create_event());
   buckets.resize(plan.buckets.size());
   for (auto& bucket : buckets) {
     bucket = std::make_unique<Bucket>();
-    for (auto* event : {&bucket->prepared, &bucket->exchanged, &bucket->reduced, &bucket->cleared,
-                        &bucket->gathered, &bucket->updated}) {
+    for (auto* event :
+         {&bucket->prepared, &bucket->exchanged, &bucket->reduced, &bucket->cleared, &bucket->updated}) {
       *event = TRY(device.create_event());
     }
   }
@@ -148,8 +147,7 @@ void DataPlane::State::clear_gradients(const StepShard& work) {
 
 void DataPlane::State::step_shard(const StepShard& work) {
   auto& state = *buckets[work.bucket.value];
-  update->wait(state.exchanged.get());
-  update->wait(state.gathered.get());
+  // The step was decided by the verdict, which came after all of its collectives on their stream.
   if (compute) update->wait(read.get());
   // ParameterShards enqueue concurrently, so the tasks of two buckets may interleave.
   update->notify([this, &state] {

@@ -48,6 +48,7 @@ struct Options {
   std::uint64_t seed = 0;
   int seeds = 1;
   std::vector<std::string> kills;
+  bool ignores_order = false;
   bool json = false;
 };
 
@@ -147,6 +148,7 @@ core::Result<Run> simulate(const Options& o, std::uint64_t seed) {
   actors::SimulationOptions options;
   options.ranks = {o.ranks};
   options.seed = seed;
+  options.checks_order = !o.ignores_order;
   for (const auto& kill : o.kills) options.faults.push_back(TRY(parse_kill(kill, o.ranks)));
   Run run;
   run.seed = seed;
@@ -300,6 +302,10 @@ void add_simulate_command(CLI::App& troupe, int& exit_code) {
   add_number(*command, "--seeds", o->seeds, {1, 10'000'000}, "Number of consecutive seeds to run")
       ->capture_default_str();
   command->add_option("--kill", o->kills, "RANK@MILLISECONDS: the rank's process dies at that virtual time");
+  command->add_flag(
+      "--ignore-order", o->ignores_order,
+      "Do not check that whatever touches the same device memory is ordered: for measuring what "
+      "the check costs");
   command->add_flag("--json", o->json, "Print JSON");
   command->callback([o, &exit_code] { exit_code = run_command(*o); });
 }

@@ -44,7 +44,7 @@ TEST(ComputeStream, IsAwaitedByTheReductionOfWhatItWasGiven) {
     compute->enqueue("backward", {std::uint64_t{1} << 40}, [gradient, rank] {
       for (float& element : gradient) element += static_cast<float>(rank + 1);
     });
-    plane.mark_computed({0});
+    plane.mark_computed({0}, {rank});
     plane.perform(PrepareBucket{{0}, {0}, {rank}, true});
     plane.perform(LaunchCollective{{0}, {0}, 0});
     EXPECT_EQ(plane.compute_stream().value(), compute);
