@@ -13,8 +13,9 @@
 namespace troupe::core {
 namespace {
 
-/// Number of keys of a set named in a message.
-constexpr std::size_t kNamedKeys = 100;
+/// Number of keys of a set named in a message, and of sets.
+constexpr std::size_t kNamedKeys = 5;
+constexpr std::size_t kNamedSets = 3;
 
 enum class Action : std::uint8_t { ignore, log, raise, give_back };
 
@@ -84,7 +85,12 @@ std::string unexpected_text(const std::vector<KeySet>& unexpected) {
     if (!unexpected[rank].empty()) ranks_by_keys[unexpected[rank]].push_back(rank);
   }
   std::string text;
+  std::size_t named = 0;
   for (const auto& [keys, ranks] : ranks_by_keys) {
+    if (named++ == kNamedSets) {
+      text += fmt::format("; and others on other ranks, {} sets in all", ranks_by_keys.size());
+      break;
+    }
     text += fmt::format("{} {} on rank(s) {}", text.empty() ? "" : ";", listed(keys), ranges(ranks));
   }
   return text.empty() ? text : "Unexpected keys (requested, but not in the checkpoint):" + text;
@@ -93,6 +99,40 @@ std::string unexpected_text(const std::vector<KeySet>& unexpected) {
 std::string missing_text(const KeySet& missing) {
   if (missing.empty()) return {};
   return "Missing keys (in the checkpoint, but requested by no rank): " + listed(missing);
+}
+
+/// What begins every key of `with` that is a key of `without` else; nothing if there is no such beginning.
+/// Keys of optimizers' states begin otherwise and do not count.
+std::string common_prefix(const KeySet& with, const KeySet& without) {
+  const auto is_state = [](const std::string& key) { return key.starts_with("optimizer."); };
+  const auto first = std::find_if_not(without.begin(), without.end(), is_state);
+  if (first == without.end()) return {};
+  for (const auto& key : with) {
+    if (is_state(key) || key.size() <= first->size() || !key.ends_with(*first)) continue;
+    const auto prefix = key.substr(0, key.size() - first->size());
+    const auto fits = [&](const std::string& one) { return is_state(one) || with.contains(prefix + one); };
+    if (prefix.back() == '.' && std::all_of(without.begin(), without.end(), fits)) return prefix;
+  }
+  return {};
+}
+
+/// Says which beginning makes the names of the two fit, if one does.
+std::string prefix_text(const std::vector<KeySet>& unexpected, const KeySet& missing) {
+  KeySet requested;
+  for (const auto& keys : unexpected) requested.insert(keys.begin(), keys.end());
+  if (const auto prefix = common_prefix(missing, requested); !prefix.empty()) {
+    return fmt::format(
+        ". All names differ by the prefix '{0}', which those of the checkpoint have: register the "
+        "parameters with it, or import the checkpoint again with --rename {0}=",
+        prefix);
+  }
+  if (const auto prefix = common_prefix(requested, missing); !prefix.empty()) {
+    return fmt::format(
+        ". All names differ by the prefix '{0}', which those of the checkpoint lack: register the "
+        "parameters without it",
+        prefix);
+  }
+  return {};
 }
 
 std::string joined(const std::string& unexpected, const std::string& missing) {
@@ -130,6 +170,7 @@ StrictnessVerdict judge_keys(Strictness strictness, std::span<const KeySet> requ
   };
   if (auto text = text_for(Action::log); !text.empty()) verdict.warning = std::move(text);
   if (auto text = text_for(Action::raise); !text.empty()) {
+    text += prefix_text(verdict.dropped, missing_keys(checkpoint, requests));
     text += ". Choose a less strict mode to load without them";
     verdict.error = Error{Errc::mismatch, std::move(text)};
   }
