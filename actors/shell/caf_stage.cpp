@@ -67,7 +67,6 @@ std::optional<RankEvent> event_of(const Envelope& envelope) {
   if (const auto* reduced = std::get_if<messages::BucketReduced>(&envelope.body))
     return RankEvent{.kind = Kind::bucket_reduced, .step = reduced->step, .bucket = reduced->bucket};
   if (envelope.to.role != Role::trainer) return {};
-  if (std::holds_alternative<messages::Welcome>(envelope.body)) return RankEvent{.kind = Kind::joined};
   if (const auto* decided = std::get_if<messages::StepDecided>(&envelope.body)) {
     return RankEvent{.kind = Kind::step_decided,
                      .step = decided->step,

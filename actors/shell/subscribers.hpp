@@ -19,13 +19,12 @@ namespace troupe::actors {
 /// What subscribers are told: each event once, as a CAF message of this type.
 struct RankEvent {
   enum class Kind : std::uint8_t {
-    joined,          ///< all ranks have joined and agree
     bucket_reduced,  ///< the gradients of `bucket` are summed over the ranks
     step_decided,    ///< `committed` says whether the update is applied
     step_committed,  ///< every shard of this rank has been updated; not of a refused step
     failed,          ///< no further step of this epoch will be decided; `reason` says why
   };
-  Kind kind = Kind::joined;
+  Kind kind = Kind::bucket_reduced;
   core::Step step{};
   core::BucketIndex bucket{};
   bool committed = false;
