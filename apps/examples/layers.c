@@ -70,6 +70,7 @@ static int train(troupe_session* session, troupe_error* error) {
     for (int i = 0; i < troupe_lane_count(session); ++i)
       if (play_lane(session, troupe_lane(session, i), error) != 0) return -1;
     TRY(troupe_finish_step(session, NULL, 0, &outcome, error));
+    if (!outcome.committed) fprintf(stderr, "step %d was not committed: %s\n", step + 1, outcome.reason);
     if (troupe_rank(session) == 0 && step % 20 == 19) printf("step %d loss %.6f\n", step + 1, outcome.loss);
   }
   TRY(troupe_leave(session, error));

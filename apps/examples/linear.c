@@ -61,6 +61,7 @@ static int train(troupe_session* session, troupe_error* error) {
   troupe_step_outcome outcome;
   for (int step = 0; step < kSteps; ++step) {
     TRY(train_step(session, &outcome, error));
+    if (!outcome.committed) fprintf(stderr, "step %d was not committed: %s\n", step + 1, outcome.reason);
     if (troupe_rank(session) == 0 && step % 50 == 49) printf("step %d loss %.6f\n", step + 1, outcome.loss);
   }
   void *w = NULL, *b = NULL;

@@ -86,7 +86,9 @@ core::Result<void> train() {
       for (std::uint32_t p = 4; p-- > 0;) TROUPE_TRY(session->gradient_ready({p}));
       TROUPE_TRY(session->end_lane(loss));
     }
-    auto outcome = TROUPE_TRY(session->finish_step());
+    const auto outcome = TROUPE_TRY(session->finish_step());
+    if (!outcome.committed)
+      std::fprintf(stderr, "step %d was not committed: %s\n", step + 1, outcome.reason.c_str());
     if (session->rank().value == 0 && step % 50 == 49)
       std::printf("step %d loss %.6f\n", step + 1, outcome.loss);
   }

@@ -49,6 +49,7 @@ static int train(troupe_session* session, int shares, troupe_error* error) {
       TRY(troupe_end_lane(session, loss, error));
     }
     TRY(troupe_finish_step(session, NULL, 0, &outcome, error));
+    if (!outcome.committed) fprintf(stderr, "step %d was not committed: %s\n", step + 1, outcome.reason);
     if (troupe_rank(session) == 0 && step % 50 == 49) printf("step %d loss %.6f\n", step + 1, outcome.loss);
   }
   return troupe_leave(session, error) == TROUPE_OK ? 0 : -1;

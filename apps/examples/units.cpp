@@ -58,6 +58,8 @@ core::Result<void> train() {
       TROUPE_TRY(session->end_lane(loss));
     }
     const auto outcome = TROUPE_TRY(session->finish_step());
+    if (!outcome.committed)
+      std::fprintf(stderr, "step %d was not committed: %s\n", step + 1, outcome.reason.c_str());
     if (session->rank().value == 0 && step % 20 == 19)
       std::printf("step %d loss %.6f\n", step + 1, outcome.loss);
   }
