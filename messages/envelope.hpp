@@ -7,6 +7,7 @@
 
 #include "core/ids.hpp"
 #include "messages/address.hpp"
+#include "messages/calls.hpp"
 #include "messages/checkpoint.hpp"
 #include "messages/collectives.hpp"
 #include "messages/gradients.hpp"
@@ -20,10 +21,11 @@ namespace troupe::messages {
 
 /// The messages between processes. `messages/wire/kinds.hpp` has a line for each, in the same order: its tag,
 /// and its sending and receiving roles.
-using WireMessage = std::variant<Join, PlanLines, Welcome, Refused, RankFailed, Fence, Leave, Farewell,
-                                 StoreSet, StoreGet, StoreValue, SaveAnnounced, StructureWanted,
-                                 StructurePart, SavePlanned, FilesDurable, SaveFailed, SaveOver, CopyReady,
-                                 ExchangeBegan, CopiesHeld, LocalSaveOver, PlanPartWanted, PlanHashes>;
+using WireMessage =
+    std::variant<Join, PlanLines, Welcome, Refused, RankFailed, Fence, Leave, Farewell, StoreSet, StoreGet,
+                 StoreValue, SaveAnnounced, StructureWanted, StructurePart, SavePlanned, FilesDurable,
+                 SaveFailed, SaveOver, CopyReady, ExchangeBegan, CopiesHeld, LocalSaveOver, PlanPartWanted,
+                 PlanHashes, StepAccount, StepReason, TrainerCalls, WaitNote>;
 
 /// The messages that only this process may send to itself: completions, and what a rank's own roles tell each
 /// other. They have no wire format, so no peer can send them.

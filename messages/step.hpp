@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/ids.hpp"
+#include "messages/calls.hpp"
 #include "messages/failure.hpp"
 
 namespace troupe::messages {
@@ -37,12 +38,15 @@ struct LaneLoss {
 };
 
 /// Trainer to RankSupervisor: all lanes of this rank are complete. A non-empty `refusal` asks that the step
-/// is not committed on any rank.
+/// is not committed on any rank. `alike` is what all ranks must have given alike, as "what: how" with the
+/// same things in the same order on every rank; `calls` is what they must have called alike.
 struct BackwardFinished {
   core::Step step{};
   std::vector<LaneLoss> losses;
   std::string refusal;
   std::uint32_t wishes = 0;  ///< bits of Wish
+  std::vector<std::string> alike;
+  CallCounts calls;
 
   friend bool operator==(const BackwardFinished&, const BackwardFinished&) = default;
 };
@@ -56,10 +60,30 @@ struct Verdict {
   double gradient_factor = 1;            ///< makes gradients that are averaged over lanes what they should be
   std::int64_t unweighted_lanes = 0;     ///< lanes without a weight in a step where others have one
   std::int64_t refusing = 0;             ///< ranks that refuse the step
-  core::Rank refusing_rank{};            ///< the refusing rank, if there is only one
+  bool differs = false;                  ///< ranks have not given or called the same
   std::uint32_t wishes = 0;              ///< of all ranks combined
 
   friend bool operator==(const Verdict&, const Verdict&) = default;
+};
+
+/// RankSupervisor to Coordinator, from every rank, when the verdict says that a rank refuses the step or that
+/// ranks differ: this rank's reason, if it has one, and what it has of BackwardFinished.
+struct StepAccount {
+  core::Rank rank{};
+  core::Step step{};
+  std::string refusal;
+  std::vector<std::string> alike;
+  CallCounts calls;
+
+  friend bool operator==(const StepAccount&, const StepAccount&) = default;
+};
+
+/// Coordinator to every RankSupervisor, once it has the account of every rank: why the step is not committed.
+struct StepReason {
+  core::Step step{};
+  std::string reason;
+
+  friend bool operator==(const StepReason&, const StepReason&) = default;
 };
 
 /// Device to RankSupervisor, when the verdict's collective is complete.

@@ -5,12 +5,29 @@
 #include <algorithm>
 #include <map>
 #include <sstream>
+#include <utility>
 
 namespace troupe::actors {
 
 using messages::Role;
 
 namespace {
+
+/// A call that other ranks have not made for so long is worth a word.
+constexpr auto kPatience = std::chrono::seconds(3);
+
+std::string different_settings(const std::vector<std::string>& ours, const std::vector<std::string>& theirs,
+                               core::Rank rank) {
+  std::size_t line = 0;
+  while (line < ours.size() && line < theirs.size() && ours[line] == theirs[line]) ++line;
+  const auto text = [line](const std::vector<std::string>& lines) {
+    return line < lines.size() ? lines[line] : std::string("nothing");
+  };
+  return fmt::format(
+      "rank {} runs with other settings than rank 0: rank 0 has \"{}\", rank {} has \"{}\"; "
+      "start all ranks alike",
+      rank.value, text(ours), rank.value, text(theirs));
+}
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -21,13 +38,21 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 }  // namespace
 
-CoordinatorMachine::CoordinatorMachine(CoordinatorConfig config) : config_(config) {}
+CoordinatorMachine::CoordinatorMachine(CoordinatorConfig config)
+    : config_(config), roll_call_(config.world) {}
 
 void CoordinatorMachine::start(Outbox& outbox) {
   outbox.arm(kJoinTimer, config_.join_deadline);
 }
 
-void CoordinatorMachine::timer(TimerId, Outbox& outbox) {
+void CoordinatorMachine::timer(TimerId id, Outbox& outbox) {
+  if (id == kRollCallTimer) {
+    const auto news = roll_call_.news();
+    if (news.empty() || state_ != State::running) return;
+    for (const auto& [rank, joined] : joined_)
+      outbox.send({rank, Role::trainer, 0}, messages::WaitNote{news});
+    return;
+  }
   if (state_ != State::forming) return;
   if (failure_.failed) {
     refuse(messages::error_of(failure_), outbox);
@@ -48,6 +73,8 @@ void CoordinatorMachine::receive(const messages::Envelope& envelope, Outbox& out
                                      [&](const messages::PlanLines& m) { on(m, outbox); },
                                      [&](const messages::Leave& m) { on(m, outbox); },
                                      [&](const messages::RankFailed& m) { on(m, outbox); },
+                                     [&](const messages::StepAccount& m) { on(m, outbox); },
+                                     [&](const messages::TrainerCalls& m) { on(m, outbox); },
                                      [&](const messages::PeerLost& m) {
                                        if (!left_.contains(m.rank)) fence(m.rank, m.failure, outbox);
                                      },
@@ -95,11 +122,9 @@ void CoordinatorMachine::compare(Outbox& outbox) {
   std::map<std::int32_t, const messages::Join*> firsts;  // of each stage
   for (const auto& [rank, join] : joined_) {
     if (join.configuration != first.configuration) {
-      refuse(
-          {core::Errc::mismatch,
-           fmt::format("rank {} runs with other settings than rank 0; the first difference is {}", rank.value,
-                       first_difference(lines_of(first.configuration), lines_of(join.configuration)))},
-          outbox);
+      refuse({core::Errc::mismatch,
+              different_settings(lines_of(first.configuration), lines_of(join.configuration), rank)},
+             outbox);
       return;
     }
     const auto& alike = *firsts.try_emplace(join.stage, &join).first->second;
@@ -143,6 +168,25 @@ void CoordinatorMachine::fence(core::Rank culprit, messages::Failure failure, Ou
   state_ = State::fenced;
   failure_ = std::move(failure);
   tell_all(messages::Fence{culprit, failure_}, outbox);
+}
+
+void CoordinatorMachine::on(const messages::StepAccount& account, Outbox& outbox) {
+  if (state_ != State::running) return;
+  accounts_[account.rank] = account;
+  if (accounts_.size() < joined_.size()) return;
+  const auto accounts = std::exchange(accounts_, {});
+  if (const auto difference = difference_in_calls(accounts))
+    return fence(account.rank, {true, core::Errc::mismatch, *difference}, outbox);
+  tell_all(messages::StepReason{account.step, reason_of(accounts)}, outbox);
+}
+
+void CoordinatorMachine::on(const messages::TrainerCalls& waits, Outbox& outbox) {
+  if (state_ != State::running) return;
+  roll_call_.add(waits);
+  if (!waits.waits) return;
+  if (waits.needs != messages::Call::begin_step) outbox.arm(kRollCallTimer, kPatience);
+  if (const auto deadlock = roll_call_.deadlock())
+    fence(waits.rank, {true, core::Errc::mismatch, *deadlock}, outbox);
 }
 
 void CoordinatorMachine::on(const messages::Leave& leave, Outbox& outbox) {

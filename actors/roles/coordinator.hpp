@@ -12,6 +12,7 @@
 
 #include "actors/roles/machine.hpp"
 #include "actors/roles/plan_search.hpp"
+#include "actors/roles/roll_call.hpp"
 #include "core/ids.hpp"
 
 namespace troupe::actors {
@@ -39,9 +40,12 @@ class CoordinatorMachine final : public Machine {
  private:
   enum class State : std::uint8_t { forming, running, fenced, closed };
   static constexpr TimerId kJoinTimer = 0;
+  static constexpr TimerId kRollCallTimer = 1;
 
   void on(const messages::Join& join, Outbox& outbox);
   void on(const messages::RankFailed& failed, Outbox& outbox);
+  void on(const messages::StepAccount& account, Outbox& outbox);
+  void on(const messages::TrainerCalls& calls, Outbox& outbox);
   void on(const messages::PlanHashes& hashes, Outbox& outbox);
   void on(const messages::PlanLines& lines, Outbox& outbox);
   void on(const messages::Leave& leave, Outbox& outbox);
@@ -58,6 +62,8 @@ class CoordinatorMachine final : public Machine {
   std::map<core::Rank, messages::Join> joined_;
   std::optional<PlanSearch> search_;  ///< set once a rank has another plan than rank 0
   std::set<core::Rank> left_;
+  RollCall roll_call_;
+  std::map<core::Rank, messages::StepAccount> accounts_;  ///< of the step that is not committed
   messages::Failure failure_;  ///< why the epoch is over, or will be once all have joined
   std::map<std::string, std::string> store_;
   std::vector<std::pair<messages::Address, messages::StoreGet>>

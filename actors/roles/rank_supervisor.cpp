@@ -4,8 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <span>
+#include <utility>
 
 #include "actors/roles/plan_search.hpp"
+#include "core/hash.hpp"
 
 namespace troupe::actors {
 
@@ -28,6 +31,15 @@ std::string reason_of_weights(const messages::Verdict& verdict) {
                        verdict.weight);
   }
   return {};
+}
+
+/// What is longer than this is cut when other ranks are told.
+constexpr std::size_t kMostRefusalBytes = 2048;
+
+std::uint64_t hash_of(const std::vector<std::string>& lines, const messages::CallCounts& calls) {
+  auto hash = core::hash64(std::as_bytes(std::span(calls)));
+  for (const auto& line : lines) hash = core::hash64(line, hash);
+  return hash;
 }
 
 }  // namespace
@@ -118,6 +130,8 @@ void RankSupervisorMachine::on_step(const messages::Message& message, Outbox& ou
                           backward_finished_ = true;
                           losses_ = finished.losses;
                           wishes_ = finished.wishes;
+                          alike_ = finished.alike;
+                          calls_ = finished.calls;
                           if (refusal_.empty()) refusal_ = finished.refusal;
                           prepare_verdict_when_ready(outbox);
                         },
@@ -137,6 +151,9 @@ void RankSupervisorMachine::on_step(const messages::Message& message, Outbox& ou
                           verdict_arrived_ = true;
                           verdict_ = arrived.verdict;
                           decide_when_ready(outbox);
+                        },
+                        [&](const messages::StepReason& told) {
+                          if (told.step == step_ && phase_ == Phase::accounts) decide(told.reason, outbox);
                         },
                         [&](const messages::ShardUpdated& updated) {
                           if (updated.step != updating_) return;
@@ -161,16 +178,23 @@ void RankSupervisorMachine::begin(const messages::StepBegan& begun) {
 void RankSupervisorMachine::prepare_verdict_when_ready(Outbox& outbox) {
   if (phase_ != Phase::backward || !backward_finished_ || buckets_ready_ < trained_buckets()) return;
   phase_ = Phase::verdict;
-  outbox.perform(PrepareVerdict{step_, losses_, !refusal_.empty(), wishes_});
+  outbox.perform(PrepareVerdict{step_, losses_, !refusal_.empty(), wishes_, hash_of(alike_, calls_)});
   outbox.send(peer(Role::conductor), messages::CollectiveReady{step_, config_.verdict_entry});
 }
 
 void RankSupervisorMachine::decide_when_ready(Outbox& outbox) {
   if (phase_ != Phase::verdict || !verdict_arrived_ || buckets_reduced_ < trained_buckets()) return;
+  if (verdict_.refusing == 0 && !verdict_.differs) return decide({}, outbox);
+  phase_ = Phase::accounts;
+  outbox.send(coordinator(), messages::StepAccount{config_.rank, step_, refusal_.substr(0, kMostRefusalBytes),
+                                                   alike_, calls_});
+}
+
+void RankSupervisorMachine::decide(std::string reason, Outbox& outbox) {
   phase_ = Phase::idle;
   updating_ = step_;
   shards_updated_ = 0;
-  auto decided = decision();
+  auto decided = decision(std::move(reason));
   commits_ = decided.commit;
   outbox.send(peer(Role::conductor), decided);
   // What is read first is updated first.
@@ -178,15 +202,14 @@ void RankSupervisorMachine::decide_when_ready(Outbox& outbox) {
   outbox.send(peer(Role::trainer), std::move(decided));
 }
 
-messages::StepDecided RankSupervisorMachine::decision() const {
+messages::StepDecided RankSupervisorMachine::decision(std::string reason) const {
   messages::StepDecided decided{step_, true, {}, 1.0, learning_rate_, verdict_, loss_scale_};
   auto& norm = decided.verdict.gradient_norm;
   norm = norm / loss_scale_ * verdict_.gradient_factor;
-  if (verdict_.refusing > 0) {
+  if (verdict_.refusing > 0 || verdict_.differs) {
     decided.commit = false;
-    const auto who = verdict_.refusing == 1 ? fmt::format("rank {}", verdict_.refusing_rank.value)
-                                            : fmt::format("{} ranks", verdict_.refusing);
-    decided.reason = fmt::format("refused by {}{}{}", who, refusal_.empty() ? "" : ": ", refusal_);
+    decided.reason = std::move(reason);
+    if (verdict_.differs) decided.learning_rate = 0;  // the same on all ranks
   } else if (verdict_.nonfinite_gradients > 0) {
     decided.commit = false;
     decided.reason = fmt::format("{} gradient elements are NaN or Inf{}", verdict_.nonfinite_gradients,
@@ -251,6 +274,8 @@ std::string RankSupervisorMachine::waiting_for() const {
       return fmt::format("the verdict of step {}: {} of {} buckets are reduced, the verdict has {}",
                          step_.value, buckets_reduced_, trained_buckets(),
                          verdict_arrived_ ? "arrived" : "not arrived");
+    case Phase::accounts:
+      return fmt::format("the coordinator to say why step {} is not committed", step_.value);
   }
   return {};
 }

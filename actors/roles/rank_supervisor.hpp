@@ -31,6 +31,7 @@ struct RankSupervisorConfig {
 /// The lifecycle of one rank: joining -> running -> leaving -> left, and from every state -> fenced.
 ///
 /// RS-1: every rank decides a step from the same reduced facts by the same formula, so all decide the same.
+/// Why a step is refused, or in what ranks differ, the Coordinator tells all of them before they decide.
 /// RS-2: a step is decided only after every bucket is reduced and the verdict has arrived. RS-3: a fenced
 /// rank decides nothing, and its trainer is told why: by the Coordinator's message, or after a second without
 /// one.
@@ -46,7 +47,7 @@ class RankSupervisorMachine final : public Machine {
 
  private:
   enum class State : std::uint8_t { joining, running, fenced, leaving, left };
-  enum class Phase : std::uint8_t { idle, backward, verdict };
+  enum class Phase : std::uint8_t { idle, backward, verdict, accounts };
   static constexpr TimerId kJoinTimer = 0;
   static constexpr TimerId kFenceTimer = 1;
 
@@ -55,9 +56,10 @@ class RankSupervisorMachine final : public Machine {
   void begin(const messages::StepBegan& begun);
   void prepare_verdict_when_ready(Outbox& outbox);
   void decide_when_ready(Outbox& outbox);
+  void decide(std::string reason, Outbox& outbox);
   void fence(messages::Failure reason, bool tell_coordinator, Outbox& outbox);
   void tell_trainer(messages::Failure reason, Outbox& outbox);
-  messages::StepDecided decision() const;
+  messages::StepDecided decision(std::string reason) const;
   std::uint32_t trained_buckets() const { return config_.buckets - config_.frozen_buckets; }
   messages::Address peer(messages::Role role, std::uint32_t index = 0) const {
     return {config_.rank, role, index};
@@ -77,7 +79,9 @@ class RankSupervisorMachine final : public Machine {
   std::uint32_t shards_updated_ = 0;
   bool backward_finished_ = false;
   bool verdict_arrived_ = false;
-  std::string refusal_;  ///< of this rank
+  std::string refusal_;             ///< of this rank
+  std::vector<std::string> alike_;  ///< what this rank has given, and how often it has called what
+  messages::CallCounts calls_;
   std::vector<messages::LaneLoss> losses_;
   std::uint32_t wishes_ = 0;
   messages::Verdict verdict_;

@@ -46,12 +46,14 @@ struct LaunchCollective {
 };
 
 /// RankSupervisor: put norm, NaN/Inf count, losses and refusals of this rank into the verdict's input. The
-/// facts of the verdict come as VerdictArrived once its collective is over.
+/// facts of the verdict come as VerdictArrived once its collective is over. `alike` is a hash of what all
+/// ranks must have alike.
 struct PrepareVerdict {
   core::Step step{};
   std::vector<messages::LaneLoss> losses;
   bool refuse = false;
   std::uint32_t wishes = 0;  ///< bits of Wish
+  std::uint64_t alike = 0;
 };
 
 /// ParameterShard: step the optimizer on this rank's shard of the bucket and clear the bucket's gradients; if

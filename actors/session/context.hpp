@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "actors/planes/step/data_plane.hpp"
@@ -10,6 +11,7 @@
 #include "actors/session/options.hpp"
 #include "actors/session/trainer_inbox.hpp"
 #include "actors/shell/rank_world.hpp"
+#include "core/errors.hpp"
 #include "core/indices.hpp"
 #include "gpu/buffer.hpp"
 #include "gpu/collective/group.hpp"
@@ -42,6 +44,16 @@ struct SessionContext {
   void post(messages::Role role, std::uint32_t index, messages::Message message) const {
     world.post(
         {{rank(), messages::Role::trainer, 0}, {rank(), role, index}, world.epoch(), std::move(message)});
+  }
+
+  /// All ranks have read what was set under keys that begin with this one: rank 0, whose process keeps them,
+  /// may end. By all ranks alike.
+  core::Result<void> end_reading(const std::string& prefix) const {
+    const auto key = [&](std::int32_t of) { return fmt::format("{}read/{}", prefix, of); };
+    TRY(rendezvous.set(key(rank().value), {}));
+    for (std::int32_t other = 0; is_first_rank() && other < world.world_size().value; ++other)
+      TRY(rendezvous.get(key(other), std::chrono::seconds(5)));
+    return {};
   }
 
   /// This rank gives up, and every other rank is told why. Returns the job's first failure, which is `reason`

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/planes/step/trainer_tensor.hpp"
@@ -26,8 +27,18 @@ struct TrainerPass {
   friend bool operator==(const TrainerPass&, const TrainerPass&) = default;
 };
 
+/// What is done about parameters before the first step, where several ranks keep the same values.
+enum class FirstValues : std::uint8_t {
+  compare,    ///< begin_step() is Errc::mismatch on all ranks, and names the parameter and two ranks
+  broadcast,  ///< all take those of the first rank that keeps them
+};
+
 struct SessionOptions {
   core::TrainingOptions training;
+  /// What shapes the trainer's own course, as name and value: options, a hash of its data. The same names on
+  /// all ranks; join() names the first value that differs. Leave out what may differ, such as folders.
+  std::vector<std::pair<std::string, std::string>> configuration{};
+  FirstValues first_values = FirstValues::compare;
   /// For the trainer's own collectives, by Session::group(). The same on all ranks.
   std::vector<TrainerGroupSpec> groups{};
   /// The trainer's own tensors, included in saves and restores. Ranks may have different ones; all their

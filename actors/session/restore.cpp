@@ -76,8 +76,16 @@ core::Result<std::optional<Restore::Loaded>> Restore::run() {
     copies_changed = choice.local.has_value();
   }
   if (!passed_over_.empty()) {
-    return tl::unexpected(in_.abandon(
-        {Errc::corrupt, fmt::format("no checkpoint could be loaded; {}", fmt::join(passed_over_, "; "))}));
+    core::Error reason{Errc::corrupt,
+                       fmt::format("no checkpoint could be loaded; {}", fmt::join(passed_over_, "; "))};
+    // Where nothing was overwritten, the session is as before.
+    const auto touched = [](const std::vector<std::string>& words) {
+      return std::any_of(words.begin(), words.end(), [](const auto& word) { return !word.empty(); }) ? "yes"
+                                                                                                     : "";
+    };
+    const bool is_as_before = TRY(ask(prefix_ + "touched", touched_.empty() ? "" : "yes", touched)).empty();
+    TRY(in_.end_reading(prefix_));
+    return tl::unexpected(is_as_before ? std::move(reason) : in_.abandon(std::move(reason)));
   }
   for (const auto& note : notes_) {
     if (in_.is_first_rank()) in_.world.log("nothing is restored; " + note);
@@ -242,6 +250,7 @@ core::Result<Restore::Loaded> Restore::load(const std::string& attempt, const st
   }
   Loaded loaded;
   auto wanted = TRY(want(attempt, manifest, loaded.restored));
+  TRY(core::plan_load(manifest, wanted.targets));
   touched_.merge(wanted.keys());
   TRY(make_uploads());
   TRY(joint_->read(*storage_, name, manifest, shared_targets(in_.plan, manifest, options_.optimizer),

@@ -15,13 +15,15 @@ using messages::Role;
 
 core::Result<std::unique_ptr<Session>> Session::join(RankWorld& world, SessionOptions options,
                                                      std::vector<core::ParameterSpec> parameters) {
-  TrainingPlan plan = TRY(plan_training(std::move(parameters), options.training, world.world_size(),
-                                        unit_passes(options.passes), options.order, options.operations));
   if (world.is_used()) {
     return core::fail(core::Errc::invalid_argument,
                       "this world has, or had, a session or an attempt to join; make another one");
   }
-  auto parts = std::make_unique<Parts>(world, std::move(options), std::move(plan));
+  auto plan = plan_training(std::move(parameters), options.training, world.world_size(),
+                            unit_passes(options.passes), options.order, options.operations);
+  auto parts = std::make_unique<Parts>(world, std::move(options), plan.value_or(TrainingPlan{}));
+  // What is wrong may be so on this rank alone, and the others would wait for it.
+  if (!plan) return tl::unexpected(parts->give_up(std::move(plan.error())));
   TRY(parts->open());
   return std::unique_ptr<Session>(new Session(std::move(parts)));
 }
@@ -120,9 +122,18 @@ core::Result<void> Session::begin_step(double learning_rate) {
   auto& s = *parts_;
   if (auto failure = s.inbox.failure()) return tl::unexpected(*failure);
   TRY(s.in_turn(s.order->between_steps("begin_step()")));
+  if (!std::isfinite(learning_rate) || learning_rate < 0) {
+    return core::fail(core::Errc::invalid_argument,
+                      "begin_step() was given a learning rate of {}; expected a finite number that is not "
+                      "negative",
+                      learning_rate);
+  }
   TRY(s.saves->wait_tensors());
+  s.called(messages::Call::begin_step);
+  TRY(s.agree_on_first_values());
   TRY(s.order->begin_step());
   TRY(s.adopt());
+  s.learning_rate = learning_rate;
   s.meter->begin_step(s.step);
   s.gate->begin_step(s.step, s.decided);
   s.losses.clear();
@@ -188,12 +199,16 @@ core::Result<void> Session::begin_evaluation() {
   TRY(s.publish_all());
   TRY(s.order->begin_evaluation());
   s.gate->begin_evaluation(s.decided);
+  if (!s.gate->has_units()) return {};
+  s.called(messages::Call::begin_evaluation);
+  if (s.plan.is_data_parallel_alone()) s.expect_alike(messages::Call::begin_evaluation);
   return {};
 }
 
 core::Result<void> Session::end_evaluation() {
   TRY(parts_->in_turn(parts_->order->end_evaluation()));
   parts_->gate->end_evaluation();
+  parts_->expect_nothing();
   return {};
 }
 
@@ -282,12 +297,14 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
       Role::rank_supervisor, 0,
       messages::BackwardFinished{
           s.step, s.plan.counts_losses(s.world.rank()) ? s.losses : std::vector<messages::LaneLoss>{},
-          std::move(refusal), wishes});
+          std::move(refusal), wishes, s.alike(), s.calls});
   messages::StepDecided decided;
+  s.expect_alike(messages::Call::begin_step);
   TRY(s.meter->exposed([&]() -> core::Result<void> {
     decided = TRY(s.inbox.wait_decided(s.step, s.trainer_deadline()));
     return {};
   }));
+  s.expect_nothing();
   s.decided = s.step;
   s.sequencer->decided(s.step, decided.commit);
   if (!s.plan.options.overlap) TRY(s.meter->exposed([&] { return s.publish_all(); }));
@@ -320,7 +337,9 @@ core::Result<std::uint64_t> Session::save(const core::Value& common,
   }
   TRY(parts_->in_turn(parts_->order->between_steps("save()")));
   TRY(parts_->adopt());
-  return parts_->saves->begin(parts_->progress(), common, objects);
+  const auto save = TRY(parts_->saves->begin(parts_->progress(), common, objects));
+  parts_->called(messages::Call::save);
+  return save;
 }
 
 core::Result<std::uint64_t> Session::save_local(const core::Value& common) {
@@ -332,7 +351,9 @@ core::Result<std::uint64_t> Session::save_local(const core::Value& common) {
   }
   TRY(parts_->in_turn(parts_->order->between_steps("save_local()")));
   TRY(parts_->adopt());
-  return parts_->saves->begin_local(parts_->progress(), common);
+  const auto save = TRY(parts_->saves->begin_local(parts_->progress(), common));
+  parts_->called(messages::Call::save_local);
+  return save;
 }
 
 std::vector<SaveResult> Session::take_saves() {
@@ -340,7 +361,10 @@ std::vector<SaveResult> Session::take_saves() {
 }
 
 core::Result<void> Session::wait_saves() {
-  return parts_->saves->wait();
+  parts_->expect_alike(messages::Call::save);
+  const auto waited = parts_->saves->wait();
+  parts_->expect_nothing();
+  return waited;
 }
 
 std::vector<SaveResult> Session::take_local_saves() {
@@ -348,7 +372,10 @@ std::vector<SaveResult> Session::take_local_saves() {
 }
 
 core::Result<void> Session::wait_local_saves() {
-  return parts_->saves->wait_local();
+  parts_->expect_alike(messages::Call::save_local);
+  const auto waited = parts_->saves->wait_local();
+  parts_->expect_nothing();
+  return waited;
 }
 
 core::Result<std::optional<Restored>> Session::restore(const RestoreOptions& options) {
@@ -358,7 +385,11 @@ core::Result<std::optional<Restored>> Session::restore(const RestoreOptions& opt
     return core::fail(core::Errc::invalid_argument,
                       "a session is restored before its first step, not after step {}", s.step.value);
   Restore restore(*s.context, {s.local.get(), s.hosts.get(), s.tensor_keys}, options, s.restores++);
-  auto loaded = TRY(restore.run());
+  s.called(messages::Call::restore);
+  s.expect_alike(messages::Call::restore);
+  auto run = restore.run();
+  s.expect_nothing();
+  auto loaded = TRY(std::move(run));
   if (!loaded) return std::optional<Restored>{};
   s.adopted = true;
   s.step = loaded->restored.step;
@@ -378,6 +409,8 @@ core::Result<void> Session::leave() {
   TRY(wait_local_saves());
   TRY(parts_->in_turn(parts_->order->leave()));
   parts_->context->post(Role::rank_supervisor, 0, messages::Leave{rank()});
+  parts_->called(messages::Call::leave);
+  parts_->expect_alike(messages::Call::leave);
   TRY(parts_->inbox.wait_farewell(parts_->trainer_deadline()));
   parts_->world.close();
   return {};

@@ -48,7 +48,7 @@ class Session {
  public:
   /// Joins the job of `world`, which must outlive the session and has no other; all ranks call it with the
   /// same parameters and options. Returns when all ranks are there and agree; Errc::mismatch names the first
-  /// difference.
+  /// difference. What ranks have alike is in docs/agreement.md.
   static core::Result<std::unique_ptr<Session>> join(RankWorld& world, SessionOptions options,
                                                      std::vector<core::ParameterSpec> parameters);
   ~Session();
@@ -71,8 +71,8 @@ class Session {
   std::uint32_t units() const;
   /// Sets a parameter's initial values, before the first step and the first save; after restore() it replaces
   /// what was loaded. Calls `fill` with the first element of the range that this rank keeps, and the memory
-  /// for the range's values, in f32. An element must have the same value on every rank that asks for it. Not
-  /// called where this rank keeps none.
+  /// for the range's values, in f32: of a narrow parameter they are what its fp32 master begins with. An
+  /// element must have the same value on every rank that asks for it. Not called where this rank keeps none.
   core::Result<void> write_parameter(
       core::ParameterIndex index,
       const std::function<void(std::int64_t first, std::span<float> values)>& fill);
@@ -118,7 +118,8 @@ class Session {
   core::Result<TrainerGroup*> group(std::string_view name);
 
   /// After save() and save_local() it waits until the trainer's own tensors are copied: they may change from
-  /// here until the next save.
+  /// here until the next save. The same rate on all ranks, finite and not negative. The first one compares
+  /// first values (SessionOptions::first_values).
   core::Result<void> begin_step(double learning_rate);
   /// What the trainer multiplies the losses of the step by before backward, where
   /// TrainingOptions::loss_scaling asks for it; otherwise 1. The loss given to end_lane(), and everything an
@@ -185,7 +186,8 @@ class Session {
   /// ranks with any strategy. A local save at least as new takes precedence if a job with the same
   /// parameters, strategy and number of ranks made it and every clique still holds a full set of copies;
   /// ranks that lost theirs get them from their cliques. Called before the first step, by all ranks alike.
-  /// Empty when there is no checkpoint; an Error when there are some and none can be loaded.
+  /// Empty when there is no checkpoint; an Error when there are some and none can be loaded. Where names or
+  /// shapes do not fit nothing was overwritten, and the session is as before.
   core::Result<std::optional<Restored>> restore(const RestoreOptions& options = {});
 
   /// This rank gives up, and every other rank is told why. Returns the job's first failure: `reason`, unless

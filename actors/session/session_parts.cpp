@@ -8,10 +8,12 @@
 #include "actors/planes/step/state_memory.hpp"
 #include "actors/roles/conductor.hpp"
 #include "actors/roles/coordinator.hpp"
+#include "actors/session/first_values.hpp"
 #include "actors/session/rendezvous.hpp"
 #include "actors/session/role_configs.hpp"
 #include "actors/session/trainer_tensors.hpp"
 #include "core/errors.hpp"
+#include "core/indices.hpp"
 #include "core/number.hpp"
 #include "gpu/kernels.hpp"
 #include "gpu/order/task_order.hpp"
@@ -25,6 +27,25 @@ namespace {
 /// Between the Coordinator, which knows why a job does not form, and a rank, which only knows that it does
 /// not.
 constexpr auto kGrace = std::chrono::seconds(1);
+
+/// Together with everything else that ranks compare they fit into one message.
+constexpr std::size_t kMostSettingsBytes = std::size_t{512} << 10;
+
+/// A line for each.
+core::Result<std::string> settings_of(const std::vector<std::pair<std::string, std::string>>& settings) {
+  std::string text;
+  for (const auto& [name, value] : settings) {
+    auto line = fmt::format("{} {}", name, value);
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    text += line + "\n";
+  }
+  if (text.size() <= kMostSettingsBytes) return text;
+  return core::fail(
+      core::Errc::invalid_argument,
+      "SessionOptions::configuration takes {} bytes, at most {} are allowed; give a hash of what "
+      "is large",
+      text.size(), kMostSettingsBytes);
+}
 
 /// The part of a group that the rank is in.
 std::vector<core::Rank> own_part(const TrainerGroupSpec& spec, core::Rank rank) {
@@ -57,7 +78,8 @@ Session::Parts::~Parts() {
 }
 
 core::Result<void> Session::Parts::open() {
-  TRY(describe_configuration());
+  if (auto described = describe_configuration(); !described)
+    return tl::unexpected(give_up(std::move(described.error())));
   // Stages and experts differ, and so may what is wrong with their names.
   if (auto good = check_keys(plan, options.tensors); !good)
     return tl::unexpected(give_up(std::move(good.error())));
@@ -76,7 +98,9 @@ core::Result<void> Session::Parts::open() {
 /// What ranks compare when they join.
 core::Result<void> Session::Parts::describe_configuration() {
   TRY(options.checkpoint.load.check());
+  plan.configuration = TRY(settings_of(options.configuration)) + plan.configuration;
   TRY(check_groups(trainer_groups(), world.world_size()));
+  if (options.first_values == FirstValues::broadcast) plan.configuration += "\nfirst values broadcast";
   plan.configuration += configuration_of(options.groups);
   plan.configuration += "\n" + options.checkpoint.load.configuration();
   if (world.local_storage() != nullptr) {
@@ -89,9 +113,15 @@ core::Result<void> Session::Parts::describe_configuration() {
 /// The other ranks would wait for this one: it joins the job to say why it cannot take part. Returns the
 /// job's first failure, which is `reason` unless another came before it.
 core::Error Session::Parts::give_up(core::Error reason) {
+  if (world.world_size().value == 1) return reason;
   const auto started = [&]() -> core::Result<void> {
     TRY(world.open(hooks()));
-    spawn_membership(RankProgram(plan, world.rank()), messages::failure_of(reason));
+    RankSupervisorConfig supervisor;
+    supervisor.rank = world.rank();
+    supervisor.world = world.world_size();
+    supervisor.join_deadline = options.join_deadline + kGrace;
+    supervisor.failure = messages::failure_of(reason);
+    spawn_membership(std::move(supervisor));
     return world.start();
   }();
   if (!started) return reason;
@@ -140,6 +170,7 @@ core::Result<void> Session::Parts::open_planes() {
   sequencer.emplace(
       *context, *gate, *meter,
       Sequencer::Settings{options.step_deadline, trainer_deadline(), launches_in_order(), tracer.get()});
+  masters.emplace(*context);
   order.emplace(own_lanes(), plan.options.microbatches, static_cast<std::uint32_t>(plan.specs.size()),
                 !plan.inputs.passes.empty());
   return {};
@@ -147,7 +178,10 @@ core::Result<void> Session::Parts::open_planes() {
 
 RankWorld::Hooks Session::Parts::hooks() {
   RankWorld::Hooks hooks;
-  hooks.to_trainer = [this](const messages::Envelope& envelope) { inbox.deliver(envelope); };
+  hooks.to_trainer = [this](const messages::Envelope& envelope) {
+    if (const auto* note = std::get_if<messages::WaitNote>(&envelope.body)) world.log(note->text);
+    inbox.deliver(envelope);
+  };
   hooks.perform = [this](const messages::Address& from, const Work& work) {
     if (router) router->perform(from, work);
   };
@@ -160,14 +194,12 @@ RankWorld::Hooks Session::Parts::hooks() {
 }
 
 /// The roles through which ranks come together.
-void Session::Parts::spawn_membership(const RankProgram& program, messages::Failure failure) {
+void Session::Parts::spawn_membership(RankSupervisorConfig supervisor) {
   const auto rank = world.rank();
   if (rank.value == 0) {
     world.spawn({rank, Role::coordinator, 0}, std::make_unique<CoordinatorMachine>(CoordinatorConfig{
                                                   world.world_size(), options.join_deadline}));
   }
-  auto supervisor = supervisor_config(plan, program, options.join_deadline + kGrace);
-  supervisor.failure = std::move(failure);
   world.spawn({rank, Role::rank_supervisor, 0},
               std::make_unique<RankSupervisorMachine>(std::move(supervisor)));
 }
@@ -175,7 +207,7 @@ void Session::Parts::spawn_membership(const RankProgram& program, messages::Fail
 void Session::Parts::spawn_roles() {
   const auto rank = world.rank();
   auto address = [&](Role role, std::uint32_t index = 0) { return messages::Address{rank, role, index}; };
-  spawn_membership(data->program(), {});
+  spawn_membership(supervisor_config(plan, data->program(), options.join_deadline + kGrace));
   if (checkpoints) checkpoints->spawn_roles();
   if (local) local->spawn_roles();
   world.spawn(address(Role::conductor), std::make_unique<ConductorMachine>(
@@ -236,9 +268,18 @@ core::Result<void> Session::Parts::connect_local_tier() {
 
 core::Result<void> Session::Parts::adopt() {
   if (adopted) return {};
-  data->adopt_parameters();
+  if (masters->empty()) data->adopt_parameters();
+  for (const auto index : core::indices<core::ParameterIndex>(plan.specs.size())) {
+    if (!masters->empty()) TRY(adopt(index));
+  }
   adopted = true;
   return data->rounds_parameters() ? settle_parameters() : core::Result<void>{};
+}
+
+core::Result<void> Session::Parts::adopt(core::ParameterIndex index) {
+  if (masters->has(index)) return masters->adopt(index);
+  data->adopt(index);
+  return {};
 }
 
 core::Result<void> Session::Parts::settle_parameters() {
@@ -312,6 +353,37 @@ core::Result<void> Session::Parts::check_readable(core::ParameterIndex index, co
                     dtype == core::DType::f32 ? "float" : "std::uint16_t");
 }
 
+void Session::Parts::tell(const messages::TrainerCalls& made) {
+  const messages::Address coordinator{core::Rank{0}, Role::coordinator, 0};
+  world.post({{world.rank(), Role::trainer, 0}, coordinator, world.epoch(), made});
+}
+
+void Session::Parts::called(messages::Call call) {
+  calls[static_cast<std::size_t>(call)] += 1;
+  if (call != messages::Call::begin_step) tell({world.rank(), calls});
+}
+
+void Session::Parts::expect_alike(messages::Call call) {
+  inbox.expect(messages::TrainerCalls{world.rank(), calls, true, call, calls[static_cast<std::size_t>(call)]},
+               [this](const messages::TrainerCalls& waits) { tell(waits); });
+}
+
+std::vector<std::string> Session::Parts::alike() const {
+  return {fmt::format("the learning rate given to begin_step(): {}", learning_rate),
+          fmt::format("the loss scale: {}", scaler.scale())};
+}
+
+/// A job that restores has the same values on all ranks too, unless a rank wrote others.
+core::Result<void> Session::Parts::agree_on_first_values() {
+  if (has_agreed) return {};
+  expect_alike(messages::Call::begin_step);
+  FirstValuesOfRanks values(*context, group_maker(), first_values_compared++);
+  TRY(options.first_values == FirstValues::broadcast ? values.broadcast() : values.compare());
+  expect_nothing();
+  has_agreed = true;
+  return {};
+}
+
 core::Result<void> Session::Parts::publish_all() {
   for (const auto bucket : context->buckets()) TRY(inbox.wait_published(bucket, decided, trainer_deadline()));
   return decided.value < 0 ? core::Result<void>{} : inbox.wait_committed(decided, trainer_deadline());
@@ -349,7 +421,7 @@ core::Result<void> Session::Parts::write_parameter(
   if (!adopted) return write_memory(index, fill);
   TRY(settle_parameters());
   TRY(write_memory(index, fill));
-  data->adopt(index);
+  TRY(adopt(index));
   return settle_parameters();
 }
 
@@ -366,6 +438,7 @@ core::Result<void> Session::Parts::write_memory(
   }
   std::vector<float> values(static_cast<std::size_t>(resting.range.size()));
   fill(resting.range.start, values);
+  TRY(masters->write(index, resting.range.start, values));
   if (device.is_host_memory()) {
     gpu::cast({gpu::view_of(std::span<const float>(values)), core::DType::f32}, {resting.memory, dtype});
     return {};

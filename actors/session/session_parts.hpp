@@ -9,9 +9,11 @@
 #include "actors/planes/step/data_plane.hpp"
 #include "actors/planes/step/state.hpp"
 #include "actors/planes/step/training_plan.hpp"
+#include "actors/roles/rank_supervisor.hpp"
 #include "actors/session/call_order.hpp"
 #include "actors/session/checkpoint_tier.hpp"
 #include "actors/session/context.hpp"
+#include "actors/session/exact_masters.hpp"
 #include "actors/session/groups.hpp"
 #include "actors/session/host_exchange.hpp"
 #include "actors/session/local_tier.hpp"
@@ -39,7 +41,7 @@ struct Session::Parts {
   core::Result<void> open_planes();
   core::Error give_up(core::Error reason);
   RankWorld::Hooks hooks();
-  void spawn_membership(const RankProgram& program, messages::Failure failure);
+  void spawn_membership(RankSupervisorConfig supervisor);
   void spawn_roles();
   core::Result<void> connect();
   core::Result<void> connect_local_tier();
@@ -51,6 +53,7 @@ struct Session::Parts {
     return !trainer_groups().empty() && collectives && (*collectives)->runs_in_launch_order();
   }
   core::Result<void> adopt();
+  core::Result<void> adopt(core::ParameterIndex index);
   /// Rounds what is gathered in blocks; what was enqueued for parameters' values is done when it returns.
   core::Result<void> settle_parameters();
   std::vector<core::Lane> own_lanes() const;
@@ -63,6 +66,16 @@ struct Session::Parts {
   core::Result<void> nothing_saved(std::string_view call) const;
   core::Result<void> has_source(core::ParameterIndex index, std::optional<int> source) const;
   core::Result<void> check_readable(core::ParameterIndex index, core::DType dtype, Element element) const;
+  /// The trainer has made a call that all ranks make alike.
+  void called(messages::Call call);
+  void tell(const messages::TrainerCalls& made);
+  /// Until the next one: what the trainer waits for comes only after every rank has made this call as often
+  /// as this one has.
+  void expect_alike(messages::Call call);
+  void expect_nothing() { inbox.expect({}); }
+  /// What all ranks must have given to the step alike.
+  std::vector<std::string> alike() const;
+  core::Result<void> agree_on_first_values();
   core::Result<void> publish_all();
   /// From the first step on, units in this order, which all ranks have agreed on.
   core::Result<void> follow(const core::DeclaredOrder& units_order);
@@ -97,6 +110,7 @@ struct Session::Parts {
   std::optional<StepMeter> meter;
   std::optional<Saves> saves;
   std::optional<CallOrder> order;
+  std::optional<ExactMasters> masters;
   std::optional<UnitGate> gate;
   std::optional<Sequencer> sequencer;
   std::vector<core::KeySet> tensor_keys;  ///< of the trainers' own tensors, per rank
@@ -108,6 +122,10 @@ struct Session::Parts {
   core::StepCount optimizer_steps{};
   std::uint64_t restores = 0;
   std::vector<messages::LaneLoss> losses;
+  double learning_rate = 0;  ///< of the step
+  messages::CallCounts calls = messages::CallCounts(messages::kCallNames.size(), 0);
+  bool has_agreed = false;  ///< on first values
+  std::uint64_t first_values_compared = 0;
 };
 
 }  // namespace troupe::actors

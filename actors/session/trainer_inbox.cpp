@@ -9,6 +9,13 @@
 
 namespace troupe::actors {
 
+namespace {
+
+/// After this a wait may be for a call that another rank will not make.
+constexpr auto kLongWait = std::chrono::seconds(2);
+
+}  // namespace
+
 TrainerInbox::TrainerInbox(std::uint32_t buckets, TrainerPatience& patience)
     : patience_(patience),
       published_(buckets),
@@ -51,6 +58,7 @@ void TrainerInbox::deliver(const messages::Envelope& envelope) {
                [&](const messages::RetrieveOver& over) { retrieved_ = over; },
                [&](const messages::StateGathered& gathered) { gathered_ = gathered; },
                [&](const messages::LoadedShared& shared) { shared_ = shared; },
+               [&](const messages::WaitNote& note) { note_ = note.text; },
                [&](const messages::StepFailed& failed) {
                  if (!failure_) failure_ = messages::error_of(failed.failure);
                },
@@ -82,14 +90,36 @@ core::Result<void> TrainerInbox::wait(std::string what, const std::function<bool
                                       std::chrono::nanoseconds deadline) {
   std::unique_lock lock(mutex_);
   waiting_for_ = std::move(what);
-  bool over = patience_.wait(
+  const bool over = wait_told(
       lock, [&] { return failure_.has_value() || ready(); }, deadline);
   std::string waited_for = std::exchange(waiting_for_, {});
   gpu::HostLine::current().join(known_.clock());
   if (failure_) return tl::unexpected(*failure_);
   if (over) return {};
-  return core::fail(core::Errc::timeout, "the trainer waited {} s for {}",
-                    std::chrono::duration_cast<std::chrono::seconds>(deadline).count(), waited_for);
+  return core::fail(core::Errc::timeout, "the trainer waited {} s for {}{}",
+                    std::chrono::duration_cast<std::chrono::seconds>(deadline).count(), waited_for,
+                    note_.empty() ? "" : "; " + note_);
+}
+
+void TrainerInbox::expect(std::optional<messages::TrainerCalls> need, Tell tell) {
+  need_ = std::move(need);
+  tell_ = std::move(tell);
+}
+
+/// Most waits are short, and nobody is told of them.
+bool TrainerInbox::wait_told(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
+                             std::chrono::nanoseconds deadline) {
+  if (!need_ || deadline <= kLongWait) return patience_.wait(lock, ready, deadline);
+  if (patience_.wait(lock, ready, kLongWait)) return true;
+  const auto tell = [&](const messages::TrainerCalls& waits) {
+    lock.unlock();
+    tell_(waits);
+    lock.lock();
+  };
+  tell(*need_);
+  const bool over = patience_.wait(lock, ready, deadline - kLongWait);
+  tell({need_->rank, need_->calls, false, need_->needs, need_->count});
+  return over;
 }
 
 core::Result<void> TrainerInbox::wait_welcome(std::chrono::nanoseconds deadline) {

@@ -27,6 +27,11 @@ class TrainerInbox {
   /// From any thread.
   void deliver(const messages::Envelope& envelope);
 
+  /// Until the next expect(), waits cannot end before all ranks have made the call that `need` names. A wait
+  /// that takes long is told by `tell`, and so is its end.
+  using Tell = std::function<void(const messages::TrainerCalls&)>;
+  void expect(std::optional<messages::TrainerCalls> need, Tell tell = {});
+
   /// All waits end with the failure's Error once the rank is fenced, and with Errc::timeout after `deadline`.
   core::Result<void> wait_welcome(std::chrono::nanoseconds deadline);
   core::Result<void> wait_farewell(std::chrono::nanoseconds deadline);
@@ -89,8 +94,12 @@ class TrainerInbox {
   void learn();
   core::Result<void> wait(std::string what, const std::function<bool()>& ready,
                           std::chrono::nanoseconds deadline);
+  bool wait_told(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
+                 std::chrono::nanoseconds deadline);
 
   TrainerPatience& patience_;
+  std::optional<messages::TrainerCalls> need_;  ///< of the trainer's thread, as tell_
+  Tell tell_;
   std::vector<std::atomic<std::int64_t>> published_;  ///< per bucket, the step whose update it holds
   std::atomic<std::int64_t> launched_{-1};
   std::atomic<bool> knows_order_{false};  ///< a checker of order gives known_ something
@@ -116,6 +125,7 @@ class TrainerInbox {
   std::vector<std::uint64_t> collectives_;  ///< by the trainer's groups, the last operation that is over
   std::optional<core::Error> failure_;
   std::string waiting_for_;
+  std::string note_;  ///< the last WaitNote
 };
 
 }  // namespace troupe::actors

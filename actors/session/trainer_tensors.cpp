@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <map>
+#include <set>
 #include <utility>
 
+#include "actors/planes/step/state.hpp"
 #include "core/boxes/integrity.hpp"
 #include "core/checkpoint/values_text.hpp"
 #include "core/errors.hpp"
@@ -66,13 +69,111 @@ core::Result<core::ShardedTensor> tensor_of(const Value& value) {
   return tensor;
 }
 
-core::Result<core::RankShards> shards_of(const std::string& text) {
-  core::RankShards shards;
+/// A part of a parameter that a rank keeps, and SaveStructure::Tensor::home of it.
+struct Registered {
+  core::ShardedTensor part;
+  std::int64_t home = 0;
+};
+
+/// What a rank has told.
+struct Told {
+  core::RankShards tensors;
+  std::vector<Registered> parameters;
+};
+
+core::Result<Told> told_of(const std::string& text) {
+  Told told;
   const auto described = TRY(core::parse_value(text));
-  if (described.as_list() == nullptr)
-    return core::fail(Errc::corrupt, "a rank described its tensors as something that is not a list");
-  for (const auto& tensor : *described.as_list()) shards.tensors.push_back(TRY(tensor_of(tensor)));
-  return shards;
+  const auto* tensors = described.find("tensors");
+  const auto* parameters = described.find("parameters");
+  if (tensors == nullptr || tensors->as_list() == nullptr || parameters == nullptr ||
+      parameters->as_list() == nullptr)
+    return core::fail(Errc::corrupt, "a rank described its tensors as something that is not two lists");
+  for (const auto& tensor : *tensors->as_list()) told.tensors.tensors.push_back(TRY(tensor_of(tensor)));
+  for (const auto& parameter : *parameters->as_list()) {
+    const auto* home = parameter.find("home");
+    if (home == nullptr || !home->as_int())
+      return core::fail(Errc::corrupt, "a rank described a parameter without its home");
+    auto part = TRY(tensor_of(parameter));
+    told.parameters.push_back({std::move(part), *home->as_int()});
+  }
+  return told;
+}
+
+/// One for each part of the model; others register the same as one of them.
+bool speaks_for_others(const TrainingPlan& plan, core::Rank rank) {
+  const auto alike = plan.options.expert_parallel > 1 ? core::GroupKind::edp : core::GroupKind::dp_cp;
+  return plan.mesh.group(alike, rank).front() == rank;
+}
+
+core::Result<Value> parameters_of(const SessionContext& in) {
+  Value::List described;
+  if (!speaks_for_others(in.plan, in.rank())) return Value(std::move(described));
+  for (const auto& spec : in.plan.specs) {
+    for (const auto& part : TRY(spec.stored_parts())) {
+      auto value = *value_of(part).as_map();
+      value.set("home", static_cast<std::int64_t>(home_of(spec, in.plan, in.rank())));
+      described.emplace_back(std::move(value));
+    }
+  }
+  return Value(std::move(described));
+}
+
+/// `ranks` are in the order of their numbers.
+core::Result<void> check_parameters_of(const std::vector<Told>& ranks) {
+  struct Owner {
+    std::size_t rank;
+    std::int64_t home;
+  };
+  std::map<std::string, Owner> owners;
+  std::map<std::string, std::set<core::Box>> seen;
+  std::vector<core::RankShards> shards(ranks.size());
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    for (const auto& [part, home] : ranks[rank].parameters) {
+      if (home != 0) {
+        const auto& [first, of] = owners.try_emplace(part.key, Owner{rank, home}).first->second;
+        if (of != home) {
+          return core::fail(Errc::mismatch,
+                            "ranks {} and {} keep different parts of the model, and both register '{}' as "
+                            "theirs; give one of the two another name, or register the second of a tied pair "
+                            "with ParameterSpec::is_copy",
+                            first, rank, part.key);
+        }
+      }
+      // Ranks may keep the same part of a parameter.
+      shards[rank].tensors.push_back(part);
+      const bool is_first = seen[part.key].insert(part.box()).second;
+      shards[rank].tensors.back().replica_id = {is_first ? 0 : 1};
+    }
+  }
+  if (const auto checked = core::check_integrity(shards); !checked) {
+    return core::fail(Errc::mismatch, "what ranks have registered makes up no whole parameters: {}",
+                      checked.error().message);
+  }
+  return {};
+}
+
+core::Result<void> check_tensors_of(const std::vector<Told>& ranks) {
+  std::vector<core::RankShards> shards;
+  for (const auto& told : ranks) shards.push_back(told.tensors);
+  if (const auto checked = core::check_integrity(shards); !checked) {
+    return core::fail(Errc::mismatch, "the trainers' own tensors do not fit together: {}",
+                      checked.error().message);
+  }
+  return {};
+}
+
+/// What rank 0 answers: the keys of all ranks' tensors, or what is wrong.
+core::Result<Value> answer_to(const std::vector<Told>& ranks) {
+  if (const auto good = check_parameters_of(ranks); !good) return Value(good.error().message);
+  if (const auto good = check_tensors_of(ranks); !good) return Value(good.error().message);
+  Value::List keys;
+  for (const auto& told : ranks) {
+    Value::List own;
+    for (const auto& tensor : told.tensors.tensors) own.emplace_back(tensor.key);
+    keys.emplace_back(std::move(own));
+  }
+  return Value(std::move(keys));
 }
 
 }  // namespace
@@ -84,23 +185,20 @@ core::Result<std::vector<core::KeySet>> agree_on_tensors(const SessionContext& i
       described.push_back(value_of(part));
   }
   const auto deadline = in.options.join_deadline;
-  TRY(in.rendezvous.set(fmt::format("tensors/{}", in.rank().value), TRY(core::value_text(described))));
+  auto parameters = TRY(parameters_of(in));
+  const Value told = Value::Map{{"tensors", std::move(described)}, {"parameters", std::move(parameters)}};
+  TRY(in.rendezvous.set(fmt::format("tensors/{}", in.rank().value), TRY(core::value_text(told))));
   if (in.is_first_rank()) {
-    std::vector<core::RankShards> ranks;
-    Value::List keys;
-    for (std::int32_t rank = 0; rank < in.world.world_size().value; ++rank) {
-      ranks.push_back(TRY(shards_of(TRY(in.rendezvous.get(fmt::format("tensors/{}", rank), deadline)))));
-      Value::List own;
-      for (const auto& tensor : ranks.back().tensors) own.emplace_back(tensor.key);
-      keys.emplace_back(std::move(own));
-    }
-    const auto checked = core::check_integrity(ranks);
-    const auto verdict = checked ? Value(std::move(keys)) : Value(checked.error().message);
-    TRY(in.rendezvous.set("tensors/verdict", TRY(core::value_text(verdict))));
+    std::vector<Told> ranks;
+    for (std::int32_t rank = 0; rank < in.world.world_size().value; ++rank)
+      ranks.push_back(TRY(told_of(TRY(in.rendezvous.get(fmt::format("tensors/{}", rank), deadline)))));
+    TRY(in.rendezvous.set("tensors/verdict", TRY(core::value_text(TRY(answer_to(ranks))))));
   }
   const auto verdict = TRY(core::parse_value(TRY(in.rendezvous.get("tensors/verdict", deadline))));
-  if (const auto* complaint = verdict.as_string())
-    return core::fail(Errc::mismatch, "the trainers' own tensors do not fit together: {}", *complaint);
+  if (const auto* complaint = verdict.as_string()) {
+    TRY(in.end_reading("tensors/"));
+    return core::fail(Errc::mismatch, "{}", *complaint);
+  }
   if (verdict.as_list() == nullptr)
     return core::fail(Errc::corrupt, "rank 0 told neither tensors nor what is wrong with them");
   std::vector<core::KeySet> of_ranks;

@@ -9,7 +9,8 @@
 namespace troupe::actors {
 
 /// Tells all ranks the keys of the others' own tensors, in the order of ranks, and whether the parts form
-/// whole tensors: otherwise Errc::mismatch on all of them. Called by all ranks while they join.
+/// whole tensors, and those of the parameters whole parameters whose names no other part of the model has:
+/// otherwise Errc::mismatch on all of them. Called by all ranks while they join.
 core::Result<std::vector<core::KeySet>> agree_on_tensors(const SessionContext& context);
 
 }  // namespace troupe::actors

@@ -17,6 +17,7 @@
 #include "core/ids.hpp"
 #include "core/result.hpp"
 #include "messages/address.hpp"
+#include "messages/calls.hpp"
 #include "messages/wire/fields.hpp"
 
 namespace troupe::messages::wire {
@@ -24,6 +25,9 @@ namespace troupe::messages::wire {
 /// The last enumerator of a type in messages between processes.
 constexpr Role last_of(Role) {
   return Role::replica_coordinator;
+}
+constexpr Call last_of(Call) {
+  return static_cast<Call>(kCallNames.size() - 1);
 }
 constexpr core::Errc last_of(core::Errc) {
   return core::Errc::internal;

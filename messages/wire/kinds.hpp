@@ -43,6 +43,10 @@ inline constexpr WireKind kWireKinds[] = {
     {"LocalSaveOver", 55, Role::replica_coordinator, Role::replica_keeper},
     {"PlanPartWanted", 60, Role::coordinator, Role::rank_supervisor},
     {"PlanHashes", 61, Role::rank_supervisor, Role::coordinator},
+    {"StepAccount", 62, Role::rank_supervisor, Role::coordinator},
+    {"StepReason", 63, Role::coordinator, Role::rank_supervisor},
+    {"TrainerCalls", 64, Role::trainer, Role::coordinator},
+    {"WaitNote", 65, Role::coordinator, Role::trainer},
 };
 static_assert(std::size(kWireKinds) == std::variant_size_v<WireMessage>);
 

@@ -36,6 +36,10 @@ inline std::vector<WireMessage> sample_messages() {
       LocalSaveOver{5, Step{7}, 5000000000, failure},
       PlanPartWanted{65536, 256},
       PlanHashes{Rank{1}, 65536, 256, {0xfedcba9876543210, 3}},
+      StepAccount{Rank{1}, Step{7}, "no data", {"learning rate: 0.1"}, {8, 1}},
+      StepReason{Step{7}, "refused by rank 1: no data"},
+      TrainerCalls{Rank{1}, {8, 1, 0, 0, 0, 1}, true, Call::leave, 1},
+      WaitNote{"rank 1 waits in leave()"},
   };
 }
 

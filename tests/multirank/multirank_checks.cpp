@@ -1,10 +1,11 @@
-// One rank of four: multirank_checks CHECK. Says what it finds, and exits with 1 when that is not what it
-// should be. Expected values follow from the ranks' numbers, or from fp64 arithmetic over what all ranks
-// have.
+// One rank of four: multirank_checks CHECK [CHECKPOINTS]. Says what it finds, and exits with 1 when that is
+// not what it should be. Expected values follow from the ranks' numbers, or from fp64 arithmetic over what
+// all ranks have.
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -333,6 +334,71 @@ Result<void> trained_in_blocks(actors::RankWorld& world, Findings& findings) {
   return {};
 }
 
+Result<void> take_step(actors::Session& session) {
+  TRY(session.begin_step(0.1));
+  for (const core::Lane lane : session.lanes()) {
+    TRY(session.begin_lane(lane));
+    TRY(session.before_use({0}));
+    TRY(session.begin_backward());
+    TRY(session.before_use({0}));
+    TRY(session.gradient_ready({0}));
+    TRY(session.end_lane(0));
+  }
+  TRY(session.finish_step());
+  return {};
+}
+
+/// Rank 1 alone calls something between two steps: all ranks are told of it long before any deadline.
+Result<void> called_by_one_rank(actors::RankWorld& world, Findings& findings, const char* name,
+                                Result<void> (*call)(actors::Session&)) {
+  const auto begin = std::chrono::steady_clock::now();
+  actors::SessionOptions options;
+  options.training.strategy = core::Strategy::zero3;
+  options.training.unused_parameters = core::UnusedParameters::zeros;
+  core::ParameterSpec weight{.name = "weight", .shape = {64}};
+  weight.unit = core::UnitIndex{0};
+  auto session = TRY(actors::Session::join(world, options, {weight}));
+  const auto course = [&]() -> Result<void> {
+    if (std::string_view(name) != "restore()") TRY(take_step(*session));
+    if (world.rank().value == 1) TRY(call(*session));
+    for (int step = 0; step < 3; ++step) TRY(take_step(*session));
+    return session->leave();
+  };
+  const auto done = course();
+  const auto text = done ? std::string("no error") : done.error().message;
+  findings.expect(text.find(name) != std::string::npos, fmt::format("expected {} in: {}", name, text));
+  findings.expect(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20), "within seconds");
+  return {};
+}
+
+Result<void> save_alone(actors::RankWorld& world, Findings& findings) {
+  return called_by_one_rank(world, findings, "save()", [](actors::Session& session) -> Result<void> {
+    TRY(session.save());
+    return session.wait_saves();
+  });
+}
+
+Result<void> restore_alone(actors::RankWorld& world, Findings& findings) {
+  return called_by_one_rank(world, findings, "restore()", [](actors::Session& session) -> Result<void> {
+    TRY(session.restore());
+    return {};
+  });
+}
+
+Result<void> leave_alone(actors::RankWorld& world, Findings& findings) {
+  return called_by_one_rank(world, findings, "leave()",
+                            [](actors::Session& session) { return session.leave(); });
+}
+
+/// Whether the ranks' collectives find it or their calls do.
+Result<void> evaluation_alone(actors::RankWorld& world, Findings& findings) {
+  return called_by_one_rank(world, findings, "rank 1", [](actors::Session& session) -> Result<void> {
+    TRY(session.begin_evaluation());
+    TRY(session.before_use({0}));
+    return session.end_evaluation();
+  });
+}
+
 using Check = std::function<Result<void>(actors::RankWorld&, Findings&)>;
 
 /// Of what members of a session's groups give each other.
@@ -361,12 +427,18 @@ const std::map<std::string, Check> kChecks{{"batches", of_groups(gathered_batche
                                            {"vocabulary_of_two", of_groups(vocabulary_of_two)},
                                            {"vocabulary_of_four", of_groups(vocabulary_of_four)},
                                            {"one_rank_fails", of_groups(one_rank_fails)},
+                                           {"save_alone", save_alone},
+                                           {"restore_alone", restore_alone},
+                                           {"leave_alone", leave_alone},
+                                           {"evaluation_alone", evaluation_alone},
                                            {"blocks", trained_in_blocks}};
 
-Result<void> run(const std::string& name) {
+Result<void> run(const std::string& name, const std::string& folder) {
   const auto check = kChecks.find(name);
   if (check == kChecks.end()) return core::fail(core::Errc::invalid_argument, "no check '{}'", name);
-  auto world = TRY(actors::ProcessWorld::create());
+  actors::ProcessWorldOptions options;
+  options.checkpoint_directory = folder;
+  auto world = TRY(actors::ProcessWorld::create(options));
   if (world->world_size().value != 4)
     return core::fail(core::Errc::invalid_argument, "expected 4 ranks, found {}", world->world_size().value);
   Findings findings;
@@ -381,7 +453,7 @@ Result<void> run(const std::string& name) {
 }  // namespace troupe
 
 int main(int argc, char** argv) {
-  const auto done = troupe::run(argc > 1 ? argv[1] : "");
+  const auto done = troupe::run(argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "");
   if (!done) fmt::print(stderr, "{}\n", done.error().message);
   return done ? 0 : 1;
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tests/support/command.hpp"
+#include "tests/support/scratch_folder.hpp"
 
 namespace troupe {
 namespace {
@@ -33,6 +34,24 @@ INSTANTIATE_TEST_SUITE_P(Checks, Multirank,
                          testing::Values("blocks", "batches", "batches_that_differ", "values",
                                          "values_that_differ", "moments", "vocabulary_of_two",
                                          "vocabulary_of_four"),
+                         [](const auto& each) { return std::string(each.param); });
+
+class OneOfFour : public testing::TestWithParam<const char*> {};
+
+TEST_P(OneOfFour, IsNamedToAllWithinSeconds) {
+  const tests::ScratchFolder folder;
+
+  const auto result = tests::run_command({TROUPE_BINARY, "launch", "--standalone", "--nproc-per-node", "4",
+                                          "--", CHECKS_BINARY, GetParam(), folder.path("checkpoints")},
+                                         std::chrono::seconds(60));
+
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_THAT(result.output,
+                testing::HasSubstr("[rank " + std::to_string(rank) + "] " + GetParam() + ": good"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Calls, OneOfFour,
+                         testing::Values("save_alone", "restore_alone", "leave_alone", "evaluation_alone"),
                          [](const auto& each) { return std::string(each.param); });
 
 TEST(MultirankLaunches, FollowEachOther) {

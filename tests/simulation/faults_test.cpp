@@ -76,6 +76,7 @@ TEST(SimulatedFaults, AHungRankEndsEveryRankAtTheDeadline) {
 
 TEST(SimulatedFaults, ATrainerThatGivesUpEndsTheOthersWithAnErrorThatNamesItsRank) {
   auto options = tiny_job(core::Strategy::zero1);
+  options.session.first_values = FirstValues::broadcast;  // the quitter writes none
   for (int quitter = 0; quitter < 4; ++quitter) {
     SimulationOptions simulation;
     simulation.ranks = {4};

@@ -44,7 +44,7 @@ TEST(DeclaredOperationsOfOneRank, ThatDifferAreNamedWhenItJoins) {
   tensor.tensor_parallel = 2;
   const auto alike = [](int) { return parameters(); };
   const auto more = [](SessionOptions& options) { options.operations[4].counts = {7, 7}; };
-  const std::string difference = "rank 1 runs with other settings than rank 0; the first difference is entry";
+  const std::string difference = "rank 1 runs with other settings than rank 0: rank 0 has ";
 
   const auto told = told_when_joining(tensor, more, alike);
 

@@ -168,11 +168,11 @@ TEST(Session, AnswersEveryCallWithTheErrorAfterARankDied) {
   std::vector<core::Error> answers;
   auto outcome = simulate_job<bool>(simulation, [&](SimulatedRank& rank) -> core::Result<bool> {
     auto session = TRY(Session::join(rank, options.session, tiny_parameters(options)));
+    TRY(session->begin_step(0.1));
     if (rank.rank().value == 1) {
       rank.compute(std::chrono::seconds(1));
       return core::fail(core::Errc::aborted, "died");
     }
-    TRY(session->begin_step(0.1));
     for (auto lane : session->lanes()) {
       TRY(session->begin_lane(lane));
       for (std::uint32_t p = 8; p-- > 0;) TRY(session->gradient_ready({p}));

@@ -97,7 +97,8 @@ core::Result<ScriptResult> run_script(SimulatedRank& rank, const Script& script)
   }
   ScriptResult result;
   while (session->next_step().value < script.steps) {
-    TRY(session->begin_step(script.learning_rate));
+    TRY(session->begin_step(script.rate ? script.rate(rank.rank(), session->next_step())
+                                        : script.learning_rate));
     result.loss_scales.push_back(session->loss_scale());
     for (core::Lane lane : session->lanes()) TRY(run_lane(rank, *session, script, lane));
     auto refusal = script.refusal(rank.rank(), session->next_step());
@@ -243,7 +244,7 @@ Values expected_values(const Script& script) {
     const auto count = elements_of(spec);
     std::vector<float> master(count), gradient(count), momentum(count);
     std::vector<Moments> moments(count);
-    for (std::size_t i = 0; i < count; ++i) master[i] = rounded(spec.dtype, script.initial(p, i));
+    for (std::size_t i = 0; i < count; ++i) master[i] = script.initial(p, i);
     for (std::size_t step = 0; spec.trainable && step < steps.size(); ++step) {
       for (std::size_t i = 0; i < count; ++i)
         gradient[i] = summed_gradient(script, {steps[step], {}, 0, p, i});

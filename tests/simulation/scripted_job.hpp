@@ -26,6 +26,7 @@ struct Script {
   SessionOptions session;
   std::int64_t steps = 1;
   double learning_rate = 1;
+  std::function<double(core::Rank, core::Step)> rate;  ///< instead of learning_rate, if there is one
   std::function<float(std::uint32_t parameter, std::size_t element)> initial = [](auto, auto) {
     return 0.0F;
   };

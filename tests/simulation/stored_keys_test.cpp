@@ -40,9 +40,10 @@ TEST(StoredKeys, MustBePossibleInFiles) {
   EXPECT_NE(refusal_of({{"\xff", {4}}}).find("is not UTF-8"), std::string::npos);
 }
 
-/// What two ranks that keep different parts of the model say of a save, if they use the same names.
-std::string refusal_of_save(const core::TrainingOptions& training, const core::ParameterSpec& first,
-                            const core::ParameterSpec& second, const char* own = nullptr) {
+/// What two ranks that keep different parts of the model say when they join, or of a save, if they use the
+/// same names.
+std::string refusal_of_two(const core::TrainingOptions& training, const core::ParameterSpec& first,
+                           const core::ParameterSpec& second, const char* own = nullptr) {
   SimulatedStorage disk({});
   const auto outcome =
       simulate_job<std::string>(machines(disk, 2), [&](SimulatedRank& rank) -> core::Result<std::string> {
@@ -56,8 +57,9 @@ std::string refusal_of_save(const core::TrainingOptions& training, const core::P
           options.tensors.push_back(tensor);
         }
         const bool is_first = rank.rank().value == 0;
-        auto session =
-            TRY(Session::join(rank, options, {{is_first ? "a" : "b", {4}}, is_first ? first : second}));
+        auto joined = Session::join(rank, options, {{is_first ? "a" : "b", {4}}, is_first ? first : second});
+        if (!joined) return joined.error().message;
+        auto session = std::move(*joined);
         TRY(session->save());
         TRY(session->wait_saves());
         std::string refusal;
@@ -72,6 +74,8 @@ std::string refusal_of_save(const core::TrainingOptions& training, const core::P
   return outcome.ranks[0];
 }
 
+constexpr auto* kBothRegister =
+    "ranks 0 and 1 keep different parts of the model, and both register 'w' as theirs";
 constexpr auto* kBothStore = "rank 0 and rank 1 both store a tensor of their own as 'w'; give parameters of";
 
 TEST(StoredKeys, OfTwoStagesMustDifferUnlessOneIsACopy) {
@@ -80,17 +84,17 @@ TEST(StoredKeys, OfTwoStagesMustDifferUnlessOneIsACopy) {
   core::ParameterSpec copy{"w", {4}};
   copy.is_copy = true;
 
-  EXPECT_NE(refusal_of_save(training, {"w", {4}}, {"w", {4}}).find(kBothStore), std::string::npos);
-  EXPECT_EQ(refusal_of_save(training, {"w", {4}}, copy), "");
-  EXPECT_EQ(refusal_of_save(training, copy, {"w", {4}}), "");
+  EXPECT_NE(refusal_of_two(training, {"w", {4}}, {"w", {4}}).find(kBothRegister), std::string::npos);
+  EXPECT_EQ(refusal_of_two(training, {"w", {4}}, copy), "");
+  EXPECT_EQ(refusal_of_two(training, copy, {"w", {4}}), "");
 }
 
 TEST(StoredKeys, OfAStageAndOfATrainersTensorOnAnotherMustDiffer) {
   core::TrainingOptions training;
   training.pipeline_parallel = 2;
 
-  EXPECT_NE(refusal_of_save(training, {"w", {4}}, {"v", {4}}, "w").find(kBothStore), std::string::npos);
-  EXPECT_EQ(refusal_of_save(training, {"w", {4}}, {"v", {4}}, "average"), "");
+  EXPECT_NE(refusal_of_two(training, {"w", {4}}, {"v", {4}}, "w").find(kBothStore), std::string::npos);
+  EXPECT_EQ(refusal_of_two(training, {"w", {4}}, {"v", {4}}, "average"), "");
 }
 
 TEST(StoredKeys, IsToldToTheStagesThatHaveNoneAlike) {
@@ -115,7 +119,7 @@ TEST(StoredKeys, OfExpertsOfTwoRanksMustDiffer) {
   core::ParameterSpec expert{"w", {4}};
   expert.is_expert = true;
 
-  EXPECT_NE(refusal_of_save(training, expert, expert).find(kBothStore), std::string::npos);
+  EXPECT_NE(refusal_of_two(training, expert, expert).find(kBothRegister), std::string::npos);
 }
 
 }  // namespace

@@ -135,7 +135,7 @@ DataPlane::State::Posted DataPlane::State::reduce_verdict(const PlannedLaunch& l
     // The previous step's verdict was read before this one was requested, so nothing is copying these words.
     std::lock_guard lock(verdict_mutex);
     gpu::declare(device, "words of the verdict", {}, {arena.own_verdict()});
-    write_verdict(verdict.losses, verdict.refuse, verdict.wishes, rank(),
+    write_verdict(verdict.losses, verdict.refuse, verdict.wishes, verdict.alike,
                   arena.own_verdict().as<std::int64_t>());
   }
   auto& stream = stream_of(launch);

@@ -59,15 +59,6 @@ core::KeySet keys_of(const TrainingPlan& plan, std::size_t parameter) {
   return keys;
 }
 
-/// As SaveStructure::Tensor::home: other parts of the model have other parameters, but for copies.
-std::uint32_t home_of(const core::ParameterSpec& spec, const TrainingPlan& plan, core::Rank rank) {
-  const bool is_spread = spec.is_expert && plan.options.expert_parallel > 1;
-  if (spec.is_copy || (plan.options.pipeline_parallel == 1 && !is_spread)) return 0;
-  const auto part =
-      is_spread ? plan.part_of_model(rank) : plan.pipeline_stage(rank) * plan.options.expert_parallel;
-  return static_cast<std::uint32_t>(part) + 1;
-}
-
 /// Adds the boxes of `parts`, which follow each other in one stored tensor, then in the next ones.
 class StateBuilder {
  public:
@@ -103,6 +94,14 @@ std::vector<core::FlatPart> flat_parts(std::span<const core::ShardedTensor> part
 }
 
 }  // namespace
+
+std::uint32_t home_of(const core::ParameterSpec& spec, const TrainingPlan& plan, core::Rank rank) {
+  const bool is_spread = spec.is_expert && plan.options.expert_parallel > 1;
+  if (spec.is_copy || (plan.options.pipeline_parallel == 1 && !is_spread)) return 0;
+  const auto part =
+      is_spread ? plan.part_of_model(rank) : plan.pipeline_stage(rank) * plan.options.expert_parallel;
+  return static_cast<std::uint32_t>(part) + 1;
+}
 
 RankState state_of(const TrainingPlan& plan, core::Rank rank, std::span<const TrainerTensor> tensors) {
   StateBuilder builder;

@@ -57,6 +57,9 @@ struct RankState {
   std::vector<core::BucketIndex> buckets() const;
 };
 
+/// As SaveStructure::Tensor::home: other parts of the model have other parameters, but for copies.
+std::uint32_t home_of(const core::ParameterSpec& spec, const TrainingPlan& plan, core::Rank rank);
+
 /// The plan is as plan_training() made it, and its keys and tensors can be stored (check_keys()).
 RankState state_of(const TrainingPlan& plan, core::Rank rank, std::span<const TrainerTensor> tensors = {});
 

@@ -16,12 +16,39 @@ namespace {
 /// Two counts of wishes per word, for up to 2^31 ranks.
 constexpr std::size_t kWishes = 32;
 constexpr int kCountBits = 32;
+/// Of a number that must be the same on all ranks.
+constexpr std::size_t kParts = 4;
+constexpr int kPartBits = 16;
+
+/// Tells by sums over ranks, up to 2^31 of them, whether all have the same number: all have the mean exactly
+/// if its square is the mean of the squares.
+struct Same {
+  std::array<std::int64_t, kParts> sums{};
+  std::array<std::int64_t, kParts> squares{};
+
+  explicit Same(std::uint64_t number) {
+    for (std::size_t part = 0; part < kParts; ++part) {
+      sums[part] = static_cast<std::int64_t>(number >> (part * kPartBits) & ((1U << kPartBits) - 1));
+      squares[part] = sums[part] * sums[part];
+    }
+  }
+  Same() = default;
+
+  bool on_all(std::int64_t ranks) const {
+    for (std::size_t part = 0; part < kParts; ++part) {
+      const auto mean = sums[part] / ranks;
+      if (mean * ranks != sums[part] || mean * mean * ranks != squares[part]) return false;
+    }
+    return true;
+  }
+};
 
 struct Words {
   core::ExactSquareSum squares;
   core::ExactSum losses;
   std::int64_t refusing = 0;
-  std::int64_t refusing_ranks = 0;  ///< the sum of their numbers
+  std::int64_t ranks = 1;
+  Same alike;
   std::array<std::int64_t, kWishes / 2> wishes{};
   core::ExactSum weights;
   std::int64_t lanes = 0;
@@ -57,7 +84,7 @@ gpu::BufferView squares_of_verdict(gpu::BufferView words) {
 }
 
 void write_verdict(std::span<const messages::LaneLoss> losses, bool refuse, std::uint32_t wishes,
-                   core::Rank rank, std::span<std::int64_t> words) {
+                   std::uint64_t alike, std::span<std::int64_t> words) {
   Words verdict;
   for (const auto& [lane, loss, weight] : losses) {
     verdict.losses.accumulate(loss);
@@ -66,10 +93,8 @@ void write_verdict(std::span<const messages::LaneLoss> losses, bool refuse, std:
     verdict.weights.accumulate(*weight);
     verdict.weighted_lanes += 1;
   }
-  if (refuse) {
-    verdict.refusing = 1;
-    verdict.refusing_ranks = rank.value;
-  }
+  verdict.refusing = refuse ? 1 : 0;
+  verdict.alike = Same(alike);
   for (std::size_t wish = 0; wish < kWishes; ++wish) {
     const std::int64_t wanted = wishes >> wish & 1;
     verdict.wishes[wish / 2] += wanted << (wish % 2 == 0 ? 0 : kCountBits);
@@ -89,7 +114,7 @@ messages::Verdict read_verdict(std::span<const std::int64_t> words, const Averag
   verdict.nonfinite_gradients = sum.squares.nonfinite;
   average(sum, averaging, verdict);
   verdict.refusing = sum.refusing;
-  if (sum.refusing == 1) verdict.refusing_rank = core::Rank{static_cast<std::int32_t>(sum.refusing_ranks)};
+  verdict.differs = !sum.alike.on_all(sum.ranks);
   for (std::size_t wish = 0; wish < kWishes; ++wish) {
     const auto count = static_cast<std::uint64_t>(sum.wishes[wish / 2]) >> (wish % 2 == 0 ? 0 : kCountBits);
     if (static_cast<std::uint32_t>(count) != 0) verdict.wishes |= std::uint32_t{1} << wish;

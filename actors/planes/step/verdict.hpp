@@ -13,17 +13,17 @@ namespace troupe::actors {
 
 /// The number of words in the step's one small reduction, an i64 sum over all ranks, the same for any job:
 /// the exact square sum's limbs and its count of NaN and Inf; the exact sum of the losses; how many ranks
-/// refuse the step, and the sum of their numbers, which identifies the rank if there is only one; how many
-/// ranks have each wish; the exact sum of the lanes' weights, and how many lanes have one.
+/// refuse the step; whether a number is the same on all ranks; how many ranks have each wish; the exact sum of
+/// the lanes' weights, and how many lanes have one.
 std::size_t verdict_words();
 
 /// Where the exact square sum is among the words.
 gpu::BufferView squares_of_verdict(gpu::BufferView words);
 
 /// Writes all words but the square sum, which is zero and is added where the gradients are. `losses` are
-/// those of the lanes that this rank plays.
+/// those of the lanes that this rank plays; `alike` must be the same on all ranks.
 void write_verdict(std::span<const messages::LaneLoss> losses, bool refuse, std::uint32_t wishes,
-                   core::Rank rank, std::span<std::int64_t> words);
+                   std::uint64_t alike, std::span<std::int64_t> words);
 
 /// How a job averages, by its options.
 struct Averaging {

@@ -75,6 +75,17 @@ troupe_status troupe_options_set(troupe_options* options, const char* name, cons
   });
 }
 
+troupe_status troupe_options_add_setting(troupe_options* options, const char* name, const char* value,
+                                         troupe_error* error) {
+  return call(error, [&]() -> Result<void> {
+    if (options == nullptr) return missing("options");
+    if (name == nullptr) return missing("name");
+    if (value == nullptr) return missing("value");
+    options->session.configuration.emplace_back(name, value);
+    return {};
+  });
+}
+
 const char* troupe_option_names(void) {
   return troupe::actors::option_names().c_str();
 }

@@ -251,6 +251,11 @@ std::vector<Option> options_of(troupe_options& options) {
        checked(world.collectives, gpu::check_collectives)},
       {"register-memory", "NCCL moves values without copies of its own where it can: true or false",
        flag(world.register_memory)},
+      {"first-values",
+       "values of parameters before the first step, where several ranks keep the same: compare (they must be "
+       "equal) or broadcast (those of the first)",
+       choice(session.first_values,
+              {{"compare", FirstValues::compare}, {"broadcast", FirstValues::broadcast}})},
       {"join-seconds", "seconds after which a job that has not formed ends", seconds(session.join_deadline)},
       {"step-seconds", "seconds after which a collective counts as hung", seconds(session.step_deadline)},
   };

@@ -143,6 +143,12 @@ troupe_status troupe_options_add_tensor(troupe_options* options, const char* nam
                                         const int64_t* shape, const int64_t* global_shape, const int64_t* offset,
                                         size_t axes, int32_t replica, troupe_error* error);
 
+/* Something that shapes the trainer's own course, for example an option of its command line or a hash of its data: the
+   same names on all ranks. troupe_session_join() is TROUPE_MISMATCH on all ranks where a value differs, and names the
+   first, with both values and ranks. Leave out what may differ, such as folders. */
+troupe_status troupe_options_add_setting(troupe_options* options, const char* name, const char* value,
+                                         troupe_error* error);
+
 /* Cuts all ranks of the job into groups, for collectives of the trainer's own: part_of[r] is the number of the part
    that rank r is in, and `ranks` the size of the job. Parts are numbered from 0 without gaps; the members of a part
    are in the order of their ranks. The same on all ranks. `name` has letters, digits, '-' and '_'. The groups "tp",

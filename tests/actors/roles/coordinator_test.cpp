@@ -159,10 +159,77 @@ TEST(Coordinator, RefusesOtherSettings) {
 
   ASSERT_EQ(sent<messages::Refused>(refused).size(), 2u);
   EXPECT_EQ(sent<messages::Refused>(refused)[0].failure.code, core::Errc::mismatch);
+  EXPECT_EQ(sent<messages::Refused>(refused)[0].failure.message,
+            "rank 1 runs with other settings than rank 0: rank 0 has \"lanes 8\", rank 1 has \"lanes 4\"; "
+            "start all "
+            "ranks alike");
+}
+
+/// Of these ranks, after all have joined.
+class Running : public testing::Test {
+ protected:
+  explicit Running(int ranks = 2) : machine({WorldSize{ranks}}), probe(machine) {
+    for (int rank = 0; rank < ranks; ++rank) probe.say(Join{Rank{rank}, WorldSize{ranks}, 5, "a"});
+  }
+
+  CoordinatorMachine machine;
+  MachineProbe probe;
+};
+using RunningCoordinator = Running;
+
+TEST_F(RunningCoordinator, TellsAllWhyAStepIsRefusedOnceItHasEveryAccount) {
+  const auto first = probe.say(messages::StepAccount{Rank{1}, {4}, "no data", {"rate: 1"}, {5}});
+  const auto second = probe.say(messages::StepAccount{Rank{0}, {4}, "", {"rate: 1"}, {5}});
+
+  EXPECT_TRUE(first.empty());
+  EXPECT_EQ(sent<messages::StepReason>(second),
+            (std::vector<messages::StepReason>(2, {{4}, "refused by rank 1: no data"})));
+}
+
+TEST_F(RunningCoordinator, EndsTheJobWhereACallWasMadeByOneRankAlone) {
+  probe.say(messages::StepAccount{Rank{1}, {4}, "", {"rate: 1"}, {5, 1}});
+  const auto fenced =
+      sent<messages::Fence>(probe.say(messages::StepAccount{Rank{0}, {4}, "", {"rate: 1"}, {5, 0}}));
+
+  ASSERT_EQ(fenced.size(), 2u);
+  EXPECT_EQ(fenced[0].failure.code, core::Errc::mismatch);
   EXPECT_EQ(
-      sent<messages::Refused>(refused)[0].failure.message,
-      "rank 1 runs with other settings than rank 0; the first difference is entry 0: rank 0 has \"lanes "
-      "8\", the other has \"lanes 4\"");
+      fenced[0].failure.message,
+      "ranks have not called save() alike: 0 times on rank 0, once on rank 1; all ranks make the same calls "
+      "between the same steps");
+}
+
+TEST_F(RunningCoordinator, EndsTheJobWhenRanksWaitForEachOtherInDifferentCalls) {
+  using messages::Call;
+  const auto first = probe.say(messages::TrainerCalls{Rank{1}, {3, 0, 0, 0, 0, 1}, true, Call::leave, 1});
+  const auto fenced = sent<messages::Fence>(
+      probe.say(messages::TrainerCalls{Rank{0}, {4, 0, 0, 0, 0, 0}, true, Call::begin_step, 4}));
+
+  EXPECT_TRUE(sent<messages::Fence>(first).empty());
+  ASSERT_EQ(fenced.size(), 2u);
+  EXPECT_EQ(
+      fenced[0].failure.message,
+      "the ranks wait for each other in different calls: rank 0 waits in begin_step() for rank 1 to call it, "
+      "rank 1 waits in leave() for rank 0 to call it; all ranks make the same calls in the same order");
+}
+
+/// A rank that is said to be waiting may have gone on since; that of the others is what they wait for.
+TEST_F(RunningCoordinator, LetsRanksWaitForOneThatIsOnItsWay) {
+  using messages::Call;
+  probe.say(messages::TrainerCalls{Rank{1}, {4}, true, Call::begin_step, 4});
+  const auto waits = probe.say(messages::TrainerCalls{Rank{0}, {4}, true, Call::begin_step, 4});
+
+  EXPECT_TRUE(waits.empty()) << "both have begun the step, and wait for its collectives";
+}
+
+TEST_F(RunningCoordinator, SaysOnceWhoWaitsForWhom) {
+  using messages::Call;
+  const auto waits = probe.say(messages::TrainerCalls{Rank{1}, {3, 0, 0, 0, 0, 1}, true, Call::leave, 1});
+  const auto notes = sent<messages::WaitNote>(probe.timer(1));
+
+  EXPECT_EQ(waits.size(), 1u) << "a timer";
+  EXPECT_EQ(notes, (std::vector<messages::WaitNote>(2, {"rank 1 waits in leave() for rank 0 to call it"})));
+  EXPECT_TRUE(probe.timer(1).empty());
 }
 
 TEST(Coordinator, TellsEverybodyTheFirstCulpritOnce) {

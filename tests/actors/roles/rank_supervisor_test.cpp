@@ -150,23 +150,43 @@ TEST(RankSupervisor, DoesNotCommitNonfiniteGradients) {
   EXPECT_EQ(decided.reason, "3 gradient elements are NaN or Inf");
 }
 
-TEST(RankSupervisor, DoesNotCommitWhatAnyRankRefuses) {
+/// What all ranks are told about step 0, which the verdict says is not committed.
+StepDecided decide_for(MachineProbe& probe, messages::Verdict verdict, const std::string& reason) {
+  EXPECT_EQ(sent<messages::StepAccount>(probe.say(messages::VerdictArrived{Step{0}, verdict})).size(), 1u);
+  const auto decided = sent<StepDecided>(probe.say(messages::StepReason{Step{0}, reason}));
+  EXPECT_EQ(decided.size(), 4u) << "the conductor, two shards and the trainer";
+  return decided.empty() ? StepDecided{} : decided[0];
+}
+
+TEST(RankSupervisor, TellsTheCoordinatorWhyItRefusesAndDecidesOnceAllAreTold) {
   RankSupervisorMachine machine(two_buckets());
   MachineProbe probe(machine);
   run_backward(probe, "parameter x gave 0 of 1 gradients");
 
-  auto decided = decide(probe, {.gradient_norm = 2.0, .refusing = 1, .refusing_rank = core::Rank{1}});
+  const auto verdict = probe.say(messages::VerdictArrived{Step{0}, {.gradient_norm = 2.0, .refusing = 1}});
+  const auto other = probe.say(messages::StepReason{Step{1}, "of another step"});
+  const auto decided = sent<StepDecided>(probe.say(messages::StepReason{Step{0}, "refused by rank 1: x"}));
 
-  EXPECT_FALSE(decided.commit);
-  EXPECT_EQ(decided.reason, "refused by rank 1: parameter x gave 0 of 1 gradients");
+  const auto accounts = sent<messages::StepAccount>(verdict);
+  ASSERT_EQ(accounts.size(), 1u);
+  EXPECT_EQ(accounts[0].rank, Rank{1});
+  EXPECT_EQ(accounts[0].refusal, "parameter x gave 0 of 1 gradients");
+  EXPECT_TRUE(sent<StepDecided>(verdict).empty());
+  EXPECT_TRUE(other.empty());
+  ASSERT_EQ(decided.size(), 4u);
+  EXPECT_FALSE(decided[0].commit);
+  EXPECT_EQ(decided[0].reason, "refused by rank 1: x");
 }
 
-TEST(RankSupervisor, SaysHowManyRanksRefuse) {
+TEST(RankSupervisor, AsksWhatDiffersThoughItRefusesNothing) {
   RankSupervisorMachine machine(two_buckets());
   MachineProbe probe(machine);
   run_backward(probe);
 
-  EXPECT_EQ(decide(probe, {.refusing = 3}).reason, "refused by 3 ranks");
+  const auto decided = decide_for(probe, {.differs = true}, "ranks differ in the rate");
+
+  EXPECT_FALSE(decided.commit);
+  EXPECT_EQ(decided.reason, "ranks differ in the rate");
 }
 
 TEST(RankSupervisor, ClipsByTheGlobalNorm) {
@@ -244,7 +264,7 @@ TEST(RankSupervisor, SaysWhenTheShardsAreThroughWithARefusedStepToo) {
   RankSupervisorMachine machine(two_buckets());
   MachineProbe probe(machine);
   run_backward(probe);
-  ASSERT_FALSE(decide(probe, {.refusing = 1}).commit);
+  ASSERT_FALSE(decide_for(probe, {.refusing = 1}, "refused").commit);
 
   probe.say(messages::ShardUpdated{Step{0}, 1});
   auto last = probe.say(messages::ShardUpdated{Step{0}, 0});

@@ -39,6 +39,10 @@ MESSAGES = [
     (55, "LocalSaveOver", [5, 7, 5000000000, FAILURE]),
     (60, "PlanPartWanted", [65536, 256]),
     (61, "PlanHashes", [1, 65536, 256, [0xFEDCBA9876543210, 3]]),
+    (62, "StepAccount", [1, 7, b"no data", [b"learning rate: 0.1"], [8, 1]]),
+    (63, "StepReason", [7, b"refused by rank 1: no data"]),
+    (64, "TrainerCalls", [1, [8, 1, 0, 0, 0, 1], True, 5, 1]),
+    (65, "WaitNote", [b"rank 1 waits in leave()"]),
 ]
 
 

@@ -27,9 +27,9 @@ std::vector<std::int64_t> reduced(const std::vector<std::vector<std::int64_t>>& 
 }
 
 std::vector<std::int64_t> words_of(const std::vector<float>& gradient, std::vector<messages::LaneLoss> losses,
-                                   bool refuse, core::Rank rank, std::uint32_t wishes = 0) {
+                                   bool refuse, std::uint32_t wishes = 0, std::uint64_t alike = 7) {
   std::vector<std::int64_t> words(verdict_words(), -1);
-  write_verdict(losses, refuse, wishes, rank, words);
+  write_verdict(losses, refuse, wishes, alike, words);
   const auto squares = squares_of_verdict(gpu::view_of(std::span(words))).as<core::ExactSquareSum>();
   EXPECT_EQ(squares[0], core::ExactSquareSum{});
   squares[0] = squares_of(gradient);
@@ -38,8 +38,8 @@ std::vector<std::int64_t> words_of(const std::vector<float>& gradient, std::vect
 
 TEST(Verdict, CarriesNormLossAndRefusalsOverTheSum) {
   const double small = std::nextafter(0.1, 1.0);
-  auto words = reduced({words_of({3, 0.25F}, {{{0}, -1e300}, {{1}, 3 * small}}, false, {0}),
-                        words_of({4}, {{{2}, 1e300}}, true, {1})});
+  auto words = reduced(
+      {words_of({3, 0.25F}, {{{0}, -1e300}, {{1}, 3 * small}}, false), words_of({4}, {{{2}, 1e300}}, true)});
 
   auto verdict = read_verdict(words, {kLanes});
 
@@ -47,37 +47,57 @@ TEST(Verdict, CarriesNormLossAndRefusalsOverTheSum) {
   EXPECT_EQ(verdict.nonfinite_gradients, 0);
   EXPECT_EQ(verdict.loss, 3 * small / kLanes) << "the sum is exact, whatever its order";
   EXPECT_EQ(verdict.refusing, 1);
-  EXPECT_EQ(verdict.refusing_rank, core::Rank{1});
 }
 
 TEST(Verdict, CountsTheRanksThatRefuse) {
-  auto words =
-      reduced({words_of({}, {}, true, {2}), words_of({}, {}, false, {3}), words_of({}, {}, true, {5})});
+  auto words = reduced({words_of({}, {}, true), words_of({}, {}, false), words_of({}, {}, true)});
 
   EXPECT_EQ(read_verdict(words, {kLanes}).refusing, 2);
 }
 
+/// Also where differences cancel out in sums, of numbers and of squares.
+TEST(Verdict, TellsWhetherAllRanksHaveTheSameNumber) {
+  const auto differs = [](const std::vector<std::uint64_t>& numbers) {
+    std::vector<std::vector<std::int64_t>> ranks;
+    for (const auto number : numbers) ranks.push_back(words_of({}, {}, false, 0, number));
+    return read_verdict(reduced(ranks), kLanes).differs;
+  };
+  constexpr std::uint64_t kLarge = 0xfedcba9876543210;
+
+  EXPECT_FALSE(differs({kLarge}));
+  EXPECT_FALSE(differs({0, 0, 0}));
+  EXPECT_FALSE(differs({~std::uint64_t{0}, ~std::uint64_t{0}}));
+  EXPECT_FALSE(differs(std::vector<std::uint64_t>(1000, kLarge)));
+  EXPECT_TRUE(differs({kLarge, kLarge + 1}));
+  EXPECT_TRUE(differs({kLarge, kLarge ^ std::uint64_t{1} << 63}));
+  EXPECT_TRUE(differs({5, 4, 6})) << "the mean is that of the first";
+  EXPECT_TRUE(differs({7, 1, 5, 5, 5})) << "the mean is an integer that no rank has";
+  EXPECT_TRUE(differs({0x10000, 0x00001})) << "parts change places";
+  auto one = std::vector<std::uint64_t>(1000, kLarge);
+  one[999] += 1;
+  EXPECT_TRUE(differs(one));
+}
+
 TEST(Verdict, HasRoomForTheWishesOfManyRanks) {
-  std::vector<std::vector<std::int64_t>> ranks(1000, words_of({}, {}, false, {0}, 0x8000'0003));
-  ranks.push_back(words_of({}, {}, false, {0}, 0x10));
+  std::vector<std::vector<std::int64_t>> ranks(1000, words_of({}, {}, false, 0x8000'0003));
+  ranks.push_back(words_of({}, {}, false, 0x10));
 
   EXPECT_EQ(read_verdict(reduced(ranks), {kLanes}).wishes, 0x8000'0013);
 }
 
 TEST(Verdict, TellsEveryRankWhatAnyRankWishes) {
-  auto words = reduced({words_of({1}, {}, false, {0}, kWishSave), words_of({1}, {}, true, {1}, kWishLeave)});
+  auto words = reduced({words_of({1}, {}, false, kWishSave), words_of({1}, {}, true, kWishLeave)});
 
   auto verdict = read_verdict(words, {kLanes});
 
   EXPECT_EQ(verdict.wishes, kWishSave | kWishLeave);
-  EXPECT_EQ(verdict.refusing_rank, core::Rank{1});
 }
 
 TEST(Verdict, CountsNaNAndInfOfAllRanksAndKeepsALossThatIsNaN) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
-  auto words = reduced({words_of({nan, 1, -infinity}, {{{0}, std::nan("")}, {{1}, -infinity}}, false, {0}),
-                        words_of({infinity}, {}, false, {1})});
+  auto words = reduced({words_of({nan, 1, -infinity}, {{{0}, std::nan("")}, {{1}, -infinity}}, false),
+                        words_of({infinity}, {}, false)});
 
   auto verdict = read_verdict(words, {kLanes});
 
@@ -137,11 +157,11 @@ TEST(Verdict, HasNoLossWithoutATarget) {
 TEST(Verdict, DoesNotDependOnHowTheGradientIsCut) {
   std::vector<float> all;
   for (int i = 0; i < 1000; ++i) all.push_back(std::ldexp(1.0F + static_cast<float>(i) / 999, i % 40 - 20));
-  auto whole = reduced({words_of(all, {}, false, {0}), words_of({}, {}, false, {1})});
+  auto whole = reduced({words_of(all, {}, false), words_of({}, {}, false)});
   for (std::size_t cut : {1u, 17u, 500u, 999u}) {
     auto border = all.begin() + static_cast<std::ptrdiff_t>(cut);
-    auto parts = reduced(
-        {words_of({all.begin(), border}, {}, false, {0}), words_of({border, all.end()}, {}, false, {1})});
+    auto parts =
+        reduced({words_of({all.begin(), border}, {}, false), words_of({border, all.end()}, {}, false)});
 
     EXPECT_EQ(read_verdict(parts, {kLanes}), read_verdict(whole, {kLanes}));
   }
