@@ -85,6 +85,18 @@ Result<bool> check_belongs(actors::RankWorld& world, const Origin& origin, const
   return is_there;
 }
 
+/// Of a checkpoint, or the newest in the storage if the name is empty, before anything is read into memory.
+/// One that is damaged will be passed over.
+Result<void> check_settings(actors::Storage& storage, std::string name, const RunOptions& options) {
+  const auto checkpoints = TRY(actors::list_checkpoints(storage));
+  if (name.empty() && !checkpoints.empty()) name = checkpoints.front().name;
+  if (name.empty()) return {};
+  const auto manifest = actors::check_quickly(storage, name);
+  const auto* common = manifest ? manifest->common.find("trainer") : nullptr;
+  if (common != nullptr) TRY(compare_with_checkpoint(*common, options.settings, options.force_resume, false));
+  return {};
+}
+
 bool is_directory_of(const std::string& path, const RunOptions& options) {
   std::error_code ignored;
   return std::filesystem::equivalent(path, options.world.checkpoint_directory, ignored);
@@ -103,20 +115,28 @@ Result<Beginning> begin_run(DistributedTrainer& trainer, actors::RankWorld& worl
   // The run's own checkpoints come first, so that a restart does not begin from the given path again.
   const bool has_own = world.storage() != nullptr || world.local_storage() != nullptr;
   if (has_own && (!has_path || is_restarted)) {
+    if (world.storage() != nullptr) TRY(check_settings(*world.storage(), {}, options));
     auto restored = TRY(trainer.resume({}));
-    if (restored) return Beginning{std::move(restored), true};
+    if (restored) {
+      auto note =
+          TRY(compare_with_checkpoint(restored->common, options.settings, options.force_resume, false));
+      return Beginning{std::move(restored), true, std::move(note)};
+    }
   }
   if (!has_path) return Beginning{};
   const auto origin = TRY(origin_at(options.resume));
+  TRY(check_settings(*origin.storage, origin.name, options));
   auto restored = TRY(trainer.resume({origin.storage.get(), origin.name, true}));
   if (!restored) return core::fail(Errc::not_found, "{} holds no checkpoint to resume from", options.resume);
   bool is_own = world.storage() != nullptr && is_directory_of(options.resume, options);
   if (!is_own && !is_restarted) is_own = TRY(check_belongs(world, origin, *restored, options));
-  return Beginning{std::move(restored), is_own};
+  auto note = TRY(compare_with_checkpoint(restored->common, options.settings, options.force_resume, false));
+  return Beginning{std::move(restored), is_own, std::move(note)};
 }
 
 bool is_about_checkpoints(const core::Error& error) {
-  return error.code == Errc::not_found || error.code == Errc::corrupt || error.code == Errc::already_exists;
+  return error.code == Errc::not_found || error.code == Errc::corrupt || error.code == Errc::already_exists ||
+         error.code == Errc::mismatch;
 }
 
 }  // namespace troupe::apps::gpt

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "actors/session/outcomes.hpp"
 #include "actors/shell/rank_world.hpp"
@@ -15,12 +16,14 @@ struct Beginning {
   std::optional<actors::Restored> restored;  ///< empty: from scratch
   /// The run's own directories held it, so what was restored is an earlier part of the same run.
   bool is_own = false;
+  std::string note{};  ///< about settings that have changed since it was saved; may be empty
 };
 
 /// Restores what RunOptions::resume asks for; after a restart, the newest of the run's own checkpoints, if
 /// there is one. By all ranks alike, before the first step. Errc::already_exists if the run's directories
 /// hold checkpoints or local copies of another course of training: a restart would go on from those, and
-/// saves of steps that are there would be dropped.
+/// saves of steps that are there would be dropped. Errc::mismatch if the checkpoint is of another model or,
+/// without RunOptions::force_resume, of another course of training.
 core::Result<Beginning> begin_run(DistributedTrainer& trainer, actors::RankWorld& world,
                                   const RunOptions& options);
 

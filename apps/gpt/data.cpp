@@ -14,6 +14,7 @@
 #include "apps/gpt/layers/cross_entropy.hpp"
 #include "apps/gpt/text/documents.hpp"
 #include "core/errors.hpp"
+#include "core/hash.hpp"
 #include "core/interop/lfs_pointer.hpp"
 #include "core/random.hpp"
 
@@ -177,6 +178,14 @@ TokenText Corpus::training() const {
 TokenText Corpus::evaluation() const {
   if (evaluation_) return evaluation_->part(0, evaluation_->size());
   return text_.part(training_tokens_, text_.size() - training_tokens_);
+}
+
+std::uint64_t Corpus::hash() const {
+  const std::uint64_t parts[] = {row_, training_tokens_};
+  const auto shape = core::hash64(std::as_bytes(std::span(parts)));
+  if (map_)
+    return core::hash64({reinterpret_cast<const std::byte*>(map_.get()), map_.get_deleter().bytes}, shape);
+  return core::hash64(std::as_bytes(std::span(tokens_)), shape);
 }
 
 std::size_t sequences_in_order(const TokenText& text, std::size_t length) {

@@ -63,6 +63,8 @@ class Corpus {
 
   TokenText training() const;
   TokenText evaluation() const;
+  /// Of all tokens and where the parts of the text begin: equal for equal data, wherever the file is.
+  std::uint64_t hash() const;
 
  private:
   struct Unmap {

@@ -452,7 +452,10 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
     TRY(check_export(given.trainer.model, given.export_to));
   }
   const auto info = TRY(gpu_info(world->device_name()));
-  const RunOptions options = with_peak(given, info);
+  RunOptions options = with_peak(given, info);
+  add_settings(options.settings, corpus, world->world_size());
+  options.trainer.session.configuration = compared(options.settings);
+  options.trainer.settings = kept(options.settings);
   auto trainer = TRY(DistributedTrainer::create(rank_world, options.trainer, corpus,
                                                 info ? info->memory_bytes : physical_memory_bytes()));
   bool traced = options.trainer.session.trace && !options.output.empty();
@@ -462,7 +465,7 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
     rank_world.log(beginning.error().message);
     return RunEnd::no_checkpoint;
   }
-  const auto& [restored, is_own] = TRY(beginning);
+  const auto& [restored, is_own, note] = TRY(beginning);
   std::unique_ptr<Narrator> narrator;
   if (world->rank().value == 0) {
     auto now = [&device = rank_world.device()] { return device.now(); };
@@ -470,6 +473,7 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
     narrator = TRY(Narrator::create(options, world->world_size().value, goes_on, now));
     TRY(narrator->start(restored ? restored->step.value : 0, goes_on));
     TRY(tell_of_resume(*narrator, restored));
+    if (!note.empty()) TRY(narrator->say(trainer->session().next_step().value, "settings", note));
     const auto memory = core::memory_of(actors::RankProgram(trainer->session().plan(), {0}).program());
     TRY(narrator->say(trainer->session().next_step().value, "memory",
                       "the session of rank 0 takes " + core::describe(memory)));

@@ -245,6 +245,7 @@ Result<core::Value> DistributedTrainer::description() {
                                          {"warmup", schedule.warmup.value},
                                          {"total", schedule.total.value}}}};
   if (!options_.files.config.empty()) map.set("model", options_.files.value());
+  if (options_.settings.as_map() != nullptr) map.set("settings", options_.settings);
   const auto saved = expert_load_.counts().size();
   if (saved > 0 && saved <= kMostSavedCounts) map.set("expert_load", expert_load_.value());
   if (bias_) map.set("router_bias", bias_->value());

@@ -115,6 +115,8 @@ void add_checkpoint_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--resume", o.resume, "auto (the newest complete checkpoint, if any), never, or a path")
       ->capture_default_str();
+  app.add_flag("--force-resume", o.force_resume,
+               "Go on from a checkpoint although options differ that change the course of training");
   add_number(app, "--keep-last", retention.keep_last, {0, 1'000'000}, "Checkpoints to keep; 0: all")
       ->capture_default_str();
   add_number(app, "--keep-every", retention.keep_every, {0, kMostSteps},
@@ -285,7 +287,7 @@ Result<core::DType> dtype_of(const Options& o) {
 
 std::vector<std::pair<std::string, std::string>> configuration(const RunOptions& run) {
   const auto& [model, arithmetic, microbatch, session, loss_average, schedule, seed, initial, tensor,
-               gathered, files, pipeline] = run.trainer;
+               gathered, files, pipeline, settings] = run.trainer;
   const auto& training = session.training;
   return {{"model", fmt::format("{} layers, {} heads, width {}, feed forward {}", model.layers, model.heads,
                                 model.width, model.feed_forward)},
@@ -399,6 +401,7 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
   TRY(check_tensor_options(training, trainer.tensor, options.local));
   TRY(check_pipeline_options(trainer, options.local));
   if (options.local) TRY(check_local_options(options.given, options.evaluate_only));
+  run.settings = settings_of(options, run);
   TRY(choose_optimizer(training, options.optimizer, training.optimizer));
   training.loss_scaling = TRY(loss_scaling_of(options.loss_scale));
   trainer.loss_average = options.loss_average == "lanes" ? LossAverage::lanes : LossAverage::tokens;

@@ -20,6 +20,7 @@
 #include "apps/gpt/pretrained/pretrained_model.hpp"
 #include "apps/gpt/sample.hpp"
 #include "apps/gpt/schedule.hpp"
+#include "apps/gpt/settings.hpp"
 #include "apps/gpt/tensor/tensor_options.hpp"
 
 namespace troupe::apps::gpt {
@@ -39,6 +40,7 @@ struct TrainerOptions {
   std::optional<core::DType> gather_dtype{};
   ModelFiles files{};        ///< kept in checkpoints, for `troupe checkpoint export`
   PipelineOptions pipeline;  ///< used if TrainingOptions::pipeline_parallel is more than 1
+  core::Value settings{};    ///< what checkpoints keep of the run's settings; none: nothing
 };
 
 /// One run of the trainer.
@@ -69,6 +71,9 @@ struct RunOptions {
   /// "auto": from the newest whole checkpoint in the directory, if there is one; "never": from scratch
   /// (restarts of this run still resume); otherwise a checkpoint, or a directory of them, to begin from.
   std::string resume = "auto";
+  /// Go on although settings differ that change the course of training.
+  bool force_resume = false;
+  Settings settings;   ///< from the options; a run adds what it finds out
   std::string output;  ///< directory for the record, the report and the trace; empty: none is written
   /// What the report shows as the run's settings.
   std::vector<std::pair<std::string, std::string>> configuration;
