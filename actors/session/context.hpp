@@ -46,14 +46,20 @@ struct SessionContext {
         {{rank(), messages::Role::trainer, 0}, {rank(), role, index}, world.epoch(), std::move(message)});
   }
 
-  /// All ranks have read what was set under keys that begin with this one: rank 0, whose process keeps them,
-  /// may end. By all ranks alike.
-  core::Result<void> end_reading(const std::string& prefix) const {
-    const auto key = [&](std::int32_t of) { return fmt::format("{}read/{}", prefix, of); };
-    TRY(rendezvous.set(key(rank().value), {}));
-    for (std::int32_t other = 0; is_first_rank() && other < world.world_size().value; ++other)
-      TRY(rendezvous.get(key(other), std::chrono::seconds(5)));
-    return {};
+  /// Until all ranks have read what was set under keys that begin with this one, and may end: without it a
+  /// rank that ends would be the others' Error. By all ranks alike.
+  void end_reading(const std::string& prefix) const {
+    constexpr std::chrono::seconds kPatience{5};
+    const auto all_here = [&]() -> core::Result<void> {
+      const auto key = [&](std::int32_t of) { return fmt::format("{}read/{}", prefix, of); };
+      TRY(rendezvous.set(key(rank().value), {}));
+      for (std::int32_t other = 0; is_first_rank() && other < world.world_size().value; ++other)
+        TRY(rendezvous.get(key(other), kPatience));
+      if (is_first_rank()) TRY(rendezvous.set(prefix + "read", {}));
+      TRY(rendezvous.get(prefix + "read", kPatience));
+      return {};
+    };
+    core::disregard(all_here(), "what was read is an Error of its own");
   }
 
   /// This rank gives up, and every other rank is told why. Returns the job's first failure, which is `reason`

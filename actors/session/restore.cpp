@@ -84,7 +84,7 @@ core::Result<std::optional<Restore::Loaded>> Restore::run() {
                                                                                                      : "";
     };
     const bool is_as_before = TRY(ask(prefix_ + "touched", touched_.empty() ? "" : "yes", touched)).empty();
-    TRY(in_.end_reading(prefix_));
+    in_.end_reading(prefix_);
     return tl::unexpected(is_as_before ? std::move(reason) : in_.abandon(std::move(reason)));
   }
   for (const auto& note : notes_) {

@@ -196,7 +196,7 @@ core::Result<std::vector<core::KeySet>> agree_on_tensors(const SessionContext& i
   }
   const auto verdict = TRY(core::parse_value(TRY(in.rendezvous.get("tensors/verdict", deadline))));
   if (const auto* complaint = verdict.as_string()) {
-    TRY(in.end_reading("tensors/"));
+    in.end_reading("tensors/");
     return core::fail(Errc::mismatch, "{}", *complaint);
   }
   if (verdict.as_list() == nullptr)

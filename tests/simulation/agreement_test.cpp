@@ -146,7 +146,7 @@ TEST(OneRankAloneThatEvaluates, IsNamedOnAllRanksWithinSecondsWhereParametersAre
     return session.leave();
   });
 
-  agreeing::expect_on_all(outcome, Errc::invalid_argument, "rank 1 posted kind all_gather");
+  agreeing::expect_on_all(outcome, Errc::mismatch, "rank 1 posted kind all_gather");
 }
 
 /// Nobody has failed: ranks say whom they wait for, and go on when it comes.
