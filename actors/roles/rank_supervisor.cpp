@@ -214,9 +214,9 @@ messages::StepDecided RankSupervisorMachine::decision(std::string reason) const 
     decided.commit = false;
     decided.reason = fmt::format("{} gradient elements are NaN or Inf{}", verdict_.nonfinite_gradients,
                                  loss_scale_ == 1 ? "" : fmt::format(" at a loss scale of {}", loss_scale_));
-  } else if (auto reason = reason_of_weights(verdict_); !reason.empty()) {
+  } else if (auto why = reason_of_weights(verdict_); !why.empty()) {
     decided.commit = false;
-    decided.reason = std::move(reason);
+    decided.reason = std::move(why);
   }
   if (config_.clip_norm > 0 && norm > config_.clip_norm)
     decided.clip_factor = config_.clip_norm / (norm + 1e-6);

@@ -60,7 +60,7 @@ TEST(Verdict, TellsWhetherAllRanksHaveTheSameNumber) {
   const auto differs = [](const std::vector<std::uint64_t>& numbers) {
     std::vector<std::vector<std::int64_t>> ranks;
     for (const auto number : numbers) ranks.push_back(words_of({}, {}, false, 0, number));
-    return read_verdict(reduced(ranks), kLanes).differs;
+    return read_verdict(reduced(ranks), {kLanes}).differs;
   };
   constexpr std::uint64_t kLarge = 0xfedcba9876543210;
 
@@ -108,8 +108,8 @@ TEST(Verdict, CountsNaNAndInfOfAllRanksAndKeepsALossThatIsNaN) {
 
 TEST(Verdict, DividesByTheExactSumOfWeights) {
   const double small = std::nextafter(0.1, 1.0);
-  auto words = reduced({words_of({3}, {{{0}, 4, 1e300}, {{1}, 8, 0}}, false, {0}),
-                        words_of({4}, {{{2}, 1, 3 * small}}, false, {1})});
+  auto words = reduced(
+      {words_of({3}, {{{0}, 4, 1e300}, {{1}, 8, 0}}, false), words_of({4}, {{{2}, 1, 3 * small}}, false)});
 
   auto verdict = read_verdict(words, {.lanes = 3, .microbatches = 4, .loss_divisor = 5});
 
@@ -124,8 +124,8 @@ TEST(Verdict, TakesWeightsThatAreTheDivisorsForNone) {
   for (const double rows : {16.0, 48.0, 1023.0}) {
     for (const int microbatches : {1, 3, 4}) {
       const double weight = rows * microbatches;
-      auto words = reduced({words_of({3}, {{{0}, 0.1, weight}, {{1}, 0.2, weight}}, false, {0}),
-                            words_of({4}, {{{2}, 0.7, weight}}, false, {1})});
+      auto words = reduced({words_of({3}, {{{0}, 0.1, weight}, {{1}, 0.2, weight}}, false),
+                            words_of({4}, {{{2}, 0.7, weight}}, false)});
 
       auto verdict = read_verdict(words, {.lanes = 3, .microbatches = microbatches, .loss_divisor = rows});
 
@@ -135,9 +135,8 @@ TEST(Verdict, TakesWeightsThatAreTheDivisorsForNone) {
 }
 
 TEST(Verdict, CountsLanesWithoutAWeightOnlyWhereOthersHaveOne) {
-  auto none = reduced({words_of({}, {{{0}, 1}, {{1}, 2}}, false, {0}), words_of({}, {{{2}, 3}}, false, {1})});
-  auto one =
-      reduced({words_of({}, {{{0}, 1}, {{1}, 2}}, false, {0}), words_of({}, {{{2}, 3, 1}}, false, {1})});
+  auto none = reduced({words_of({}, {{{0}, 1}, {{1}, 2}}, false), words_of({}, {{{2}, 3}}, false)});
+  auto one = reduced({words_of({}, {{{0}, 1}, {{1}, 2}}, false), words_of({}, {{{2}, 3, 1}}, false)});
 
   EXPECT_EQ(read_verdict(none, {kLanes}).unweighted_lanes, 0);
   EXPECT_EQ(read_verdict(none, {kLanes}).weight, kLanes);
@@ -145,7 +144,7 @@ TEST(Verdict, CountsLanesWithoutAWeightOnlyWhereOthersHaveOne) {
 }
 
 TEST(Verdict, HasNoLossWithoutATarget) {
-  auto words = words_of({}, {{{0}, 0, 0}, {{1}, 0, 0}, {{2}, 0, 0}}, false, {0});
+  auto words = words_of({}, {{{0}, 0, 0}, {{1}, 0, 0}, {{2}, 0, 0}}, false);
 
   auto verdict = read_verdict(words, {kLanes});
 
