@@ -11,6 +11,7 @@
 #include "actors/session/options.hpp"
 #include "actors/session/trainer_inbox.hpp"
 #include "actors/shell/rank_world.hpp"
+#include "core/disregard.hpp"
 #include "core/errors.hpp"
 #include "core/indices.hpp"
 #include "gpu/buffer.hpp"
