@@ -181,11 +181,10 @@ TokenText Corpus::evaluation() const {
 }
 
 std::uint64_t Corpus::hash() const {
-  const std::uint64_t parts[] = {row_, training_tokens_};
+  const std::uint64_t parts[] = {text_.row, training_tokens_};
   const auto shape = core::hash64(std::as_bytes(std::span(parts)));
-  if (map_)
-    return core::hash64({reinterpret_cast<const std::byte*>(map_.get()), map_.get_deleter().bytes}, shape);
-  return core::hash64(std::as_bytes(std::span(tokens_)), shape);
+  if (!text_.map) return core::hash64(std::as_bytes(std::span(text_.tokens)), shape);
+  return core::hash64({reinterpret_cast<const std::byte*>(text_.map.get()), text_.size()}, shape);
 }
 
 std::size_t sequences_in_order(const TokenText& text, std::size_t length) {

@@ -63,7 +63,7 @@ class Corpus {
 
   TokenText training() const;
   TokenText evaluation() const;
-  /// Of all tokens and where the parts of the text begin: equal for equal data, wherever the file is.
+  /// Of the text that is trained on and where its parts begin: equal for equal data, wherever the file is.
   std::uint64_t hash() const;
 
  private:

@@ -180,6 +180,8 @@ void add_way(Collector& all, const Options& options, const RunOptions& run) {
       .add("--resume", has_path ? std::string("a path") : run.resume)
       .add("--force-resume", run.force_resume)
       .add("--model", options.model.empty() ? "none" : "given")
+      .add("--evaluation-text", run.evaluation_text.empty() ? "none" : "given")
+      .add("--weights-from", options.weights_from.empty() ? "none" : "given")
       .add("--export", run.export_to.directory.empty() ? "none" : "given")
       .add("--checkpoints", run.world.checkpoint_directory.empty() ? "none" : "given")
       .add("--local-checkpoints", run.world.local_checkpoint_directory.empty() ? "none" : "given");
