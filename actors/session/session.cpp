@@ -21,6 +21,8 @@ core::Result<std::unique_ptr<Session>> Session::join(RankWorld& world, SessionOp
   }
   auto plan = plan_training(std::move(parameters), options.training, world.world_size(),
                             unit_passes(options.passes), options.order, options.operations);
+  // Nobody waits for a rank that is alone, and its world is as before.
+  if (!plan && world.world_size().value == 1) return tl::unexpected(std::move(plan.error()));
   auto parts = std::make_unique<Parts>(world, std::move(options), plan.value_or(TrainingPlan{}));
   // What is wrong may be so on this rank alone, and the others would wait for it.
   if (!plan) return tl::unexpected(parts->give_up(std::move(plan.error())));
