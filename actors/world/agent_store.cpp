@@ -24,7 +24,7 @@ namespace {
 using core::Errc;
 using core::Result;
 using posix::Descriptor;
-using Clock = std::chrono::steady_clock;
+using Steady = std::chrono::steady_clock;
 
 enum class Query : std::uint8_t { validate = 0, set = 1, get = 3, check = 5, ping = 13 };
 constexpr std::uint32_t kMagic = 0x3C85F7CE;
@@ -52,9 +52,9 @@ std::uint64_t number_in(const std::string& bytes) {
 }
 
 /// Waits until the socket can be read or written; false if the time ran out.
-bool wait_for(int socket, short events, Clock::time_point deadline) {
+bool wait_for(int socket, short events, Steady::time_point deadline) {
   for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Steady::now()).count();
     if (left <= 0) return false;
     pollfd entry{socket, events, 0};
     if (::poll(&entry, 1, static_cast<int>(std::min<std::int64_t>(left, 1'000'000))) > 0) return true;
@@ -74,7 +74,7 @@ std::string address_of(int socket, NameOf name_of) {
 }
 
 /// Or errno of what failed.
-std::pair<Descriptor, int> connect_to(const addrinfo& to, Clock::time_point deadline) {
+std::pair<Descriptor, int> connect_to(const addrinfo& to, Steady::time_point deadline) {
   Descriptor socket(::socket(to.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.is_open()) return {Descriptor(), errno};
   int reason = ::connect(socket.get(), to.ai_addr, to.ai_addrlen) == 0 ? 0 : errno;

@@ -26,7 +26,7 @@ namespace {
 
 using core::Errc;
 using core::Result;
-using Clock = std::chrono::steady_clock;
+using Steady = std::chrono::steady_clock;
 
 /// A store answers at once; ranks of one host need it less than their time.
 constexpr auto kPatienceOnOneHost = std::chrono::seconds(2);
@@ -90,7 +90,7 @@ Result<std::string> MeetingPoint::host_to_listen_at() {
     announced_host_ = is_loopback(environment_.control_host) ? environment_.control_host : "127.0.0.1";
     return announced_host_;
   }
-  const AgentStore* const agent = TRY(store(Clock::now() + kStorePatience));
+  const AgentStore* const agent = TRY(store(Steady::now() + kStorePatience));
   // The others came to the agent by its name, and come to this rank by the same if it is on the agent's host.
   const bool is_with_agent = agent->own_address() == agent->address();
   announced_host_ = is_with_agent ? environment_.control_host : agent->own_address();
@@ -104,7 +104,7 @@ Result<void> MeetingPoint::announce(std::uint16_t port) {
     file_is_written_ = true;
   }
   const auto deadline =
-      Clock::now() + (is_one_host() ? std::chrono::seconds(kPatienceOnOneHost) : kStorePatience);
+      Steady::now() + (is_one_host() ? std::chrono::seconds(kPatienceOnOneHost) : kStorePatience);
   auto agent = store(deadline);
   auto told = agent ? (*agent)->set(agent_key_, text, deadline)
                     : Result<void>(tl::unexpected(std::move(agent).error()));
@@ -114,10 +114,10 @@ Result<void> MeetingPoint::announce(std::uint16_t port) {
 }
 
 Result<Endpoint> MeetingPoint::find(std::chrono::nanoseconds patience) {
-  const auto began = Clock::now();
+  const auto began = Steady::now();
   const auto give_up = began + patience;
   for (;;) {
-    const auto now = Clock::now();
+    const auto now = Steady::now();
     std::string found;
     if (!store_is_useless_) {
       auto agent = store(is_one_host() ? std::min(now + kPatienceOnOneHost, give_up) : give_up);
