@@ -1,12 +1,17 @@
 # libtroupe.so: the functions of troupe.h and nothing else, for programs in C and for languages that load a library while
 # they run. The version script hides all other names, so the same process may hold other builds of what Troupe is made of.
-# The files of the C interface are compiled into it rather than taken out of the archive, from which a linker takes only
-# what somebody calls.
-file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/actors/session/c/*.cpp")
+# A linker takes out of an archive what somebody calls, so each function that the header declares is asked for.
+set(header "${PROJECT_SOURCE_DIR}/actors/session/c/troupe.h")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${header}")
+file(READ "${header}" functions)
+string(REGEX MATCHALL "troupe_[a-z_0-9]+\\(" functions "${functions}")
+list(REMOVE_DUPLICATES functions)
+list(TRANSFORM functions REPLACE "(.+)\\(" "-Wl,-u,\\1")
 set(version_script "${PROJECT_SOURCE_DIR}/cmake/libtroupe.map")
-add_library(troupe_shared SHARED ${sources})
-target_link_libraries(troupe_shared PRIVATE troupe_flags troupe_simulation troupe_launch)
-troupe_position_independent(troupe_shared)
+file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/libtroupe.cpp" CONTENT "")
+add_library(troupe_shared SHARED "${PROJECT_BINARY_DIR}/libtroupe.cpp")
+target_link_libraries(troupe_shared PRIVATE troupe_simulation troupe_launch)
+target_link_options(troupe_shared PRIVATE ${functions})
 # Its threads outlive a dlclose(), so it stays where it is.
 target_link_options(troupe_shared PRIVATE
   "-Wl,--version-script=${version_script}" -Wl,-z,defs -Wl,-z,nodelete)

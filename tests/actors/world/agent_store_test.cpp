@@ -29,7 +29,7 @@ using asio::ip::tcp;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
-using Clock = std::chrono::steady_clock;
+using Steady = std::chrono::steady_clock;
 
 enum class Manner { store, silent, hangs_up, web_server };
 
@@ -132,7 +132,7 @@ class FakeAgent {
 };
 
 AgentStore::Time within(milliseconds patience) {
-  return Clock::now() + patience;
+  return Steady::now() + patience;
 }
 
 TEST(AgentStore, KeepsWhatIsSet) {
