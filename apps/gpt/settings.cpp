@@ -44,10 +44,10 @@ std::string text_of(const std::optional<Optional>& value) {
   return value ? text_of(*value) : "default";
 }
 
-/// Collects settings of one kind of Change at a time.
+/// Collects settings of one kind of ChangeWeight at a time.
 class Collector {
  public:
-  Collector& as(Change change) {
+  Collector& as(ChangeWeight change) {
     change_ = change;
     return *this;
   }
@@ -59,7 +59,7 @@ class Collector {
   Settings take() { return std::move(settings_); }
 
  private:
-  Change change_ = Change::none;
+  ChangeWeight change_ = ChangeWeight::none;
   Settings settings_;
 };
 
@@ -82,7 +82,7 @@ std::string rotary_of(const ModelConfig& model) {
 
 void add_model(Collector& all, const Options& options, const ModelConfig& model) {
   const auto& experts = model.experts;
-  all.as(Change::model)
+  all.as(ChangeWeight::model)
       .add("--layers", model.layers)
       .add("--width", model.width)
       .add("--heads", model.heads)
@@ -104,7 +104,7 @@ void add_model(Collector& all, const Options& options, const ModelConfig& model)
         .add("shared expert", fmt::format("{} {}", experts.shared_feed_forward, experts.shared_gate))
         .add("--bias-rate: biases of routers", experts.bias_rate > 0);
   }
-  all.as(Change::curve)
+  all.as(ChangeWeight::curve)
       .add("tokenizer", tokenizer_of(options.model))
       .add("--context", model.context)
       .add("--balance", experts.balance)
@@ -116,7 +116,7 @@ void add_model(Collector& all, const Options& options, const ModelConfig& model)
 void add_training(Collector& all, const Options& options, const RunOptions& run) {
   const auto& trainer = run.trainer;
   const auto& training = trainer.session.training;
-  all.as(Change::curve)
+  all.as(ChangeWeight::curve)
       .add("--batch", trainer.microbatch.batch)
       .add("--lanes", training.lanes)
       .add("--microbatches", training.microbatches)
@@ -135,7 +135,7 @@ void add_training(Collector& all, const Options& options, const RunOptions& run)
       .add("--learning-rate", trainer.schedule.peak)
       .add("--floor", options.floor)
       .add("--warmup", trainer.schedule.warmup.value);
-  all.as(Change::told)
+  all.as(ChangeWeight::told)
       .add("--steps", run.steps)
       .add("--strategy", core::name_of(training.strategy))
       .add("--tensor-parallel", training.tensor_parallel)
@@ -153,7 +153,7 @@ void add_way(Collector& all, const Options& options, const RunOptions& run) {
   const auto& training = trainer.session.training;
   const auto& session = trainer.session;
   const bool has_path = run.resume != "auto" && run.resume != "never";
-  all.as(Change::none)
+  all.as(ChangeWeight::none)
       .add("--initial-deviation", trainer.model.initial_deviation)
       .add("--sequence-parallel", trainer.tensor.sequence_parallel)
       .add("--pipeline-schedule", core::name_of(trainer.pipeline.schedule))
@@ -228,8 +228,9 @@ Settings settings_of(const Options& options, const RunOptions& run) {
 }
 
 void add_settings(Settings& settings, const Corpus& corpus, core::WorldSize world) {
-  settings.push_back({"--text", fmt::format("a text with the hash {:016x}", corpus.hash()), Change::curve});
-  settings.push_back({std::string(kRanks), std::to_string(world.value), Change::told});
+  settings.push_back(
+      {"--text", fmt::format("a text with the hash {:016x}", corpus.hash()), ChangeWeight::curve});
+  settings.push_back({std::string(kRanks), std::to_string(world.value), ChangeWeight::told});
 }
 
 std::vector<std::pair<std::string, std::string>> compared(const Settings& settings) {
@@ -243,7 +244,7 @@ std::vector<std::pair<std::string, std::string>> compared(const Settings& settin
 Value kept(const Settings& settings) {
   Value::Map map;
   for (const auto& [name, value, change] : settings) {
-    if (change != Change::none) map.set(name, value);
+    if (change != ChangeWeight::none) map.set(name, value);
   }
   return Value(std::move(map));
 }
@@ -257,9 +258,9 @@ Result<std::string> compare_with_checkpoint(const Value& common, const Settings&
         std::find_if(saved.begin(), saved.end(), [&](const auto& one) { return one.first == name; });
     if (found == saved.end() || found->second == value) continue;
     const auto text = fmt::format("{} {} (it was saved with {})", name, value, found->second);
-    if (change == Change::model) of_model.push_back(text);
-    if (change == Change::curve) of_curve.push_back(text);
-    if (change == Change::told) told.push_back(text);
+    if (change == ChangeWeight::model) of_model.push_back(text);
+    if (change == ChangeWeight::curve) of_curve.push_back(text);
+    if (change == ChangeWeight::told) told.push_back(text);
   }
   if (!of_model.empty()) {
     return core::fail(

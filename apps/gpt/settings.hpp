@@ -16,7 +16,7 @@ struct RunOptions;
 class Corpus;
 
 /// What it means that a run goes on from a checkpoint with another value.
-enum class Change : std::uint8_t {
+enum class ChangeWeight : std::uint8_t {
   none,   ///< nothing that is worth a word
   told,   ///< the course of training goes on; a line says so
   curve,  ///< another course of training; needs --force-resume
@@ -27,7 +27,7 @@ enum class Change : std::uint8_t {
 struct Setting {
   std::string name;  ///< of the option, if it has one
   std::string value;
-  Change change = Change::none;
+  ChangeWeight change = ChangeWeight::none;
 };
 using Settings = std::vector<Setting>;
 
