@@ -29,6 +29,8 @@ const std::set<std::string> kMayBeSaid{
     "PlanHashes rank_supervisor coordinator",
     "RankFailed rank_supervisor coordinator",
     "Leave rank_supervisor coordinator",
+    "StepAccount rank_supervisor coordinator",
+    "TrainerCalls trainer coordinator",
     "StoreSet trainer coordinator",
     "StoreGet trainer coordinator",
     "SaveAnnounced checkpoint_writer checkpoint_coordinator",

@@ -54,12 +54,12 @@ Result<StagedDirectory> StagedDirectory::create(const std::string& path) {
   return StagedDirectory(std::move(storage), name, std::move(made));
 }
 
-Result<TemporaryDirectory> make_temporary(actors::Storage& storage, const std::string& name) {
+Result<HeldDirectory> make_temporary(actors::Storage& storage, const std::string& name) {
   constexpr int kTries = 5;
   for (int i = 1;; ++i) {
     auto temporary = fmt::format("{}.tmp-{}", name, posix::unique_name());
     auto hold = actors::make_held_directory(storage, temporary);
-    if (hold) return TemporaryDirectory{std::move(temporary), std::move(*hold)};
+    if (hold) return HeldDirectory{std::move(temporary), std::move(*hold)};
     if (hold.error().code != Errc::aborted || i == kTries) return tl::unexpected(hold.error());
   }
 }

@@ -11,12 +11,12 @@
 namespace troupe::apps {
 
 /// A directory with a temporary name, which other processes leave alone while `hold` lives.
-struct TemporaryDirectory {
+struct HeldDirectory {
   std::string name;
   actors::Hold hold;
 };
 /// "NAME.tmp-" and 16 digits.
-core::Result<TemporaryDirectory> make_temporary(actors::Storage& storage, const std::string& name);
+core::Result<HeldDirectory> make_temporary(actors::Storage& storage, const std::string& name);
 /// Removes what processes that are gone left under names that begin like this (actors::clear_abandoned()),
 /// and says so on stderr.
 core::Result<void> say_cleared(actors::Storage& storage, std::string_view prefix);
@@ -42,12 +42,12 @@ class StagedDirectory {
   core::Result<void> finish();
 
  private:
-  StagedDirectory(std::unique_ptr<actors::Storage> storage, std::string name, TemporaryDirectory temporary)
+  StagedDirectory(std::unique_ptr<actors::Storage> storage, std::string name, HeldDirectory temporary)
       : storage_(std::move(storage)), name_(std::move(name)), temporary_(std::move(temporary)) {}
 
   std::unique_ptr<actors::Storage> storage_;  ///< of the directory above; null after finish()
   std::string name_;
-  TemporaryDirectory temporary_;
+  HeldDirectory temporary_;
 };
 
 }  // namespace troupe::apps

@@ -274,8 +274,9 @@ TEST(Arena, TakesWhatItsFormulaSays) {
     const std::size_t optimizer = 12 * whole / n;
     const std::size_t exchanges = 2 * 4 * whole;  // two credits of all ranks' parts of one shard
     const std::size_t squares = 21 * 8;           // of one bucket
-    // Square sums, the losses' sum, refusals and wishes: as much in any job.
-    const std::size_t verdict = 8 * (21 + 70 + 2 + 16);
+    // Square sums, the losses' sum, refusals, what is alike, wishes, the weights' sum and lanes: as much in
+    // any job.
+    const std::size_t verdict = 8 * (21 + 70 + 2 + 8 + 16 + 70 + 2);
     EXPECT_EQ(memory.bytes, parameters_and_gradients + optimizer + exchanges + squares + verdict);
   }
 }
