@@ -145,6 +145,8 @@ core::Result<void> Session::begin_step(double learning_rate) {
   for (const auto bucket : s.context->buckets()) {
     if (s.plan.is_trainable(bucket)) s.context->post(Role::gradient_bucket, bucket.value, begun);
   }
+  // What is waited for in a step may be for a rank that did not begin it.
+  s.expect_alike(messages::Call::begin_step);
   return {};
 }
 

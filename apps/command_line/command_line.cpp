@@ -23,6 +23,7 @@ std::string command_of(const CLI::App& app) {
 
 int run_program(const char* program, int failed, const std::function<int()>& body) {
   int code = failed;
+  std::string why;
   try {
     code = body();
   } catch (const std::bad_alloc&) {
@@ -32,15 +33,12 @@ int run_program(const char* program, int failed, const std::function<int()>& bod
       std::fputs(part, stderr);
     return failed;
   } catch (const std::system_error& error) {
-    // Of fmt::print, or of a thread that could not be started.
-    fmt::print(stderr, "{}: {}\n", program, error.what());
-    return failed;
+    why = error.what();  // of fmt::print, or of a thread that could not be started
   }
-  if (const auto written = posix::flush_standard_output(); !written) {
-    fmt::print(stderr, "{}: {}\n", program, written.error().message);
-    return code == 0 ? failed : code;
-  }
-  return code;
+  if (const auto written = posix::flush_standard_output(); !written) why = written.error().message;
+  if (why.empty()) return code;
+  fmt::print(stderr, "{}: {}\n", program, why);
+  return code == 0 ? failed : code;
 }
 
 void take_last_of_repeated(CLI::App& app) {

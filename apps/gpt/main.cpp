@@ -1,3 +1,7 @@
+#include <unistd.h>
+
+#include <cstdio>
+
 #include "apps/gpt/command.hpp"
 #include "posix/early_signals.hpp"
 #include "posix/standard_streams.hpp"
@@ -5,5 +9,9 @@
 int main(int argc, char** argv) {
   troupe::posix::ignore_early_signals();
   troupe::posix::open_missing_standard_streams();
-  return troupe::apps::gpt::run_command(argc, argv);
+  const int code = troupe::apps::gpt::run_command(argc, argv);
+  if (code == 0) return 0;
+  // At exit OpenBLAS waits for its threads, and they may be looking for memory for ever.
+  std::fflush(nullptr);
+  ::_exit(code);
 }

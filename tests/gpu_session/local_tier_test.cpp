@@ -139,14 +139,10 @@ TEST_F(LocalTierOnGpus, CopiesTakeNothingFromTheGpu) {
     gpu::MemoryRendezvous rendezvous;
     return std::string(TRY(world.host_collectives(rendezvous))->name());
   };
-  for (bool several : {false, true}) {
-    company_.is_on_several_hosts = several;
-    company_.alter = [](ProcessWorldOptions& options) { options.gloo_host = "127.0.0.1"; };
 
-    for (const auto& result : company_.run<std::string>(2, name)) {
-      ASSERT_TRUE(result) << result.error().message;
-      EXPECT_EQ(*result, several ? "gloo" : "shared_memory");
-    }
+  for (const auto& result : company_.run<std::string>(2, name)) {
+    ASSERT_TRUE(result) << result.error().message;
+    EXPECT_EQ(*result, "automatic") << "shared memory, or Gloo between hosts";
   }
 }
 

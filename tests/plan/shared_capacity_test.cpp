@@ -206,7 +206,7 @@ TEST(PlanSharedCapacity, SendsWhatTheTrainerCounts) {
   EXPECT_EQ(bytes["tensor"], 98'816);
   EXPECT_EQ(launches["tensor"], 49);
   EXPECT_EQ(bytes["pipeline"], 16'384);
-  EXPECT_EQ(bytes["verdict"], 1'320);
+  EXPECT_EQ(bytes["verdict"], 2'280);
 }
 
 /// Tensor-parallel ranks are neighbours; ranks with the same experts are as far apart as experts are spread.

@@ -19,7 +19,7 @@ bool take_buffer() {
   if (room == MAP_FAILED) return false;
   ::munmap(room, kBytes);
   // Small products are computed without the buffer.
-  constexpr std::size_t kSide = 128;
+  constexpr std::size_t kSide = 512;
   std::vector<float> values(3 * kSide * kSide, 0.0F);
   multiply<float>({.m = kSide,
                    .n = kSide,
