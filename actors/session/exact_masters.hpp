@@ -11,7 +11,7 @@
 namespace troupe::actors {
 
 /// Narrow parameters whose first values were given in f32: their fp32 masters begin with these, not with what
-/// the parameters' dtype leaves of them.
+/// the parameters' dtype leaves of them. Those that are gathered in blocks begin with values of their dtype.
 class ExactMasters {
  public:
   /// The context must outlive it.

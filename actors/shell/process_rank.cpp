@@ -283,7 +283,7 @@ core::Result<gpu::CollectiveBackend*> ProcessRank::collectives(gpu::Rendezvous& 
   }
   gpu::CollectiveOptions options;
   if (state_->options.collectives == "gloo") options.gloo_host = TRY(gloo_host());
-  options.host = state_->options.host_id.value_or(host_identity().id);
+  options.host = host_identity().id;
   options.address_of_host = [this] { return gloo_host(); };
   options.register_memory = state_->options.register_memory;
   options.log = state_->options.log;
@@ -300,7 +300,7 @@ core::Result<gpu::CollectiveBackend*> ProcessRank::host_collectives(gpu::Rendezv
   if (!state_->host_device) return state_->backend.get();
   if (state_->host_backend) return state_->host_backend.get();
   gpu::CollectiveOptions options;
-  options.host = state_->options.host_id.value_or(host_identity().id);
+  options.host = host_identity().id;
   options.address_of_host = [this] { return gloo_host(); };
   state_->host_backend =
       TRY(gpu::open_collectives("automatic", *state_->host_device, "host", rendezvous, options));

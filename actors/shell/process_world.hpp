@@ -35,9 +35,6 @@ struct ProcessWorldOptions {
   /// exchange besides their collectives. Empty: the loopback interface if all ranks are on one host,
   /// otherwise the address that this host uses to reach rank 0.
   std::string gloo_host;
-  /// Tells hosts apart: ranks with the same number share memory. By default the machine's own identity;
-  /// another one keeps ranks of one machine apart.
-  std::optional<std::uint64_t> host_id;
   /// NCCL may move gradients and parameters without copies of its own, see docs/nccl.md. The same on all
   /// ranks; refused with other collectives.
   bool register_memory = false;

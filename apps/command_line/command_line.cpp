@@ -33,9 +33,12 @@ int run_program(const char* program, int failed, const std::function<int()>& bod
       std::fputs(part, stderr);
     return failed;
   } catch (const std::system_error& error) {
-    why = error.what();  // of fmt::print, or of a thread that could not be started
+    // Of fmt::print, or of a thread that could not be started.
+    why = std::ferror(stdout) != 0 ? "cannot write to standard output: " + error.code().message()
+                                   : error.what();
   }
-  if (const auto written = posix::flush_standard_output(); !written) why = written.error().message;
+  if (const auto written = posix::flush_standard_output(); !written && why.empty())
+    why = written.error().message;
   if (why.empty()) return code;
   fmt::print(stderr, "{}: {}\n", program, why);
   return code == 0 ? failed : code;

@@ -81,7 +81,6 @@ class EmulatedCompany {
       environment.control_port = port;
       return core::Result<JobEnvironment>(environment);
     };
-    if (is_alone) options.host_id = rank;
     options.open_device = [&member](gpu::DeviceFailed on_failure) {
       member = gpu::open_emulated_nccl_device(std::move(on_failure));
       return core::Result<std::unique_ptr<gpu::Device>>(std::move(member.device));

@@ -123,15 +123,6 @@ TEST_F(LocalTierOnGpus, HostsExchangeCopiesOverTheirNetwork) {
   }
 }
 
-TEST_F(LocalTierOnGpus, HostsThatDoNotKnowTheirAddressSaySo) {
-  company_.is_on_several_hosts = true;
-
-  for (const auto& result : train(2, job(core::Strategy::zero1, 1))) {
-    ASSERT_FALSE(result);
-    EXPECT_NE(result.error().message.find("gloo_host"), std::string::npos) << result.error().message;
-  }
-}
-
 TEST_F(LocalTierOnGpus, CopiesTakeNothingFromTheGpu) {
   const std::function name = [](RankWorld& world) -> core::Result<std::string> {
     EXPECT_FALSE(world.device().is_host_memory());

@@ -244,7 +244,8 @@ Values expected_values(const Script& script) {
     const auto count = elements_of(spec);
     std::vector<float> master(count), gradient(count), momentum(count);
     std::vector<Moments> moments(count);
-    for (std::size_t i = 0; i < count; ++i) master[i] = script.initial(p, i);
+    const auto first_dtype = spec.gather_dtype ? spec.dtype : core::DType::f32;
+    for (std::size_t i = 0; i < count; ++i) master[i] = rounded(first_dtype, script.initial(p, i));
     for (std::size_t step = 0; spec.trainable && step < steps.size(); ++step) {
       for (std::size_t i = 0; i < count; ++i)
         gradient[i] = summed_gradient(script, {steps[step], {}, 0, p, i});
