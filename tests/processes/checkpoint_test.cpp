@@ -184,8 +184,9 @@ TEST_F(Checkpoints, LaterThanTheOneToBeginFromAreNotMixedWithNewOnes) {
   ASSERT_EQ(run(job({2, "ddp"}, "checkpoints", 24), "first").exit_code, 0);
   auto back = job({2, "ddp"}, "checkpoints", 24);
   back.launch_options = {"--max-restarts", "1"};
-  back.trainer_options.insert(back.trainer_options.end(), {"--learning-rate", "1e-4", "--resume",
-                                                           folder_.path("checkpoints") + "/step_00000008"});
+  back.trainer_options.insert(back.trainer_options.end(),
+                              {"--learning-rate", "1e-4", "--force-resume", "--resume",
+                               folder_.path("checkpoints") + "/step_00000008"});
 
   const auto refused = run(back, "second");
 
