@@ -36,7 +36,7 @@ struct ConductorConfig {
 /// CO-1: launches follow the program: an entry of a step is launched only when it is ready and everything
 /// before it on its stream, of this and of all earlier steps, was launched or skipped. Entries may become
 /// ready in any order. Members of a group have the same entries in the same order, and streams are such that
-/// no two ranks can wait for each other's later entry (docs/decisions/0009). The program is that of the
+/// no two ranks can wait for each other's later entry (docs/program.md). The program is that of the
 /// configuration, or in the order of OrderLearned.
 class ConductorMachine final : public Machine {
  public:
