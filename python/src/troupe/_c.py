@@ -1,0 +1,138 @@
+"""troupe.h for ctypes: its structs, its functions and their types. `tests/python` compares them with the header."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from ctypes import POINTER, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any
+
+from troupe import _native_files
+from troupe.errors import Error, Status
+
+C_VERSION = 5
+
+F32, F16, BF16, F64, I64, I32, U8 = range(1, 8)
+NO_WEIGHT_DECAY, SHARED_EMBEDDING, EXPERT, COPY, FROZEN, ANY_SHAPE = (1 << bit for bit in range(6))
+
+
+class CError(ctypes.Structure):
+    _fields_ = [("status", c_int), ("message", c_char * 1020)]
+
+
+class StepOutcome(ctypes.Structure):
+    _fields_ = [("step", c_int64), ("committed", c_int32), ("wishes", c_uint32), ("loss", c_double),
+                ("weight", c_double), ("gradient_norm", c_double), ("clip_factor", c_double), ("seconds", c_double),
+                ("waited_seconds", c_double), ("loss_scale", c_double), ("nonfinite_gradients", c_int64),
+                ("reason", c_char * 256)]
+
+
+class SaveResult(ctypes.Structure):
+    _fields_ = [("sequence", c_uint64), ("step", c_int64), ("bytes", c_uint64), ("committed", c_int32),
+                ("name", c_char * 64), ("message", c_char * 1020)]
+
+
+class Restored(ctypes.Structure):
+    _fields_ = [("found", c_int32), ("is_local", c_int32), ("step", c_int64), ("name", c_char * 64),
+                ("passed_over", c_char * 1020)]
+
+
+class RestoreOptions(ctypes.Structure):
+    _fields_ = [("directory", c_char_p), ("name", c_char_p), ("weights_only", c_int32), ("strictness", c_char_p)]
+
+
+Fill = ctypes.CFUNCTYPE(None, c_int64, POINTER(ctypes.c_float), c_size_t, c_void_p)
+
+_handle, _shape, _memory = c_void_p, POINTER(c_int64), POINTER(c_void_p)
+_error, _size, _posted = POINTER(CError), POINTER(c_size_t), POINTER(c_uint64)
+
+# Those that end with a troupe_error* and return a troupe_status: what comes before the error.
+CALLS = {
+    "options_set": (_handle, c_char_p, c_char_p),
+    "options_add_parameter": (_handle, c_char_p, _shape, c_size_t, c_int, c_uint32),
+    "options_set_unit": (_handle, c_uint32, c_uint32),
+    "options_set_gather_dtype": (_handle, c_uint32, c_char_p),
+    "place": (_handle, POINTER(c_int32), POINTER(c_int32)),
+    "options_set_of_group": (_handle, c_uint32, c_char_p, c_char_p),
+    "options_set_parameter_group": (_handle, c_uint32, c_uint32),
+    "options_add_tensor": (_handle, c_char_p, c_void_p, c_int, _shape, _shape, _shape, c_size_t, c_int32),
+    "options_add_setting": (_handle, c_char_p, c_char_p),
+    "options_add_group": (_handle, c_char_p, POINTER(c_int32), c_size_t),
+    "session_join": (_handle, POINTER(c_void_p)),
+    "write_parameter": (_handle, c_uint32, Fill, c_void_p),
+    "begin_step": (_handle, c_double),
+    "begin_lane": (_handle, c_int32),
+    "acquire": (_handle, c_uint32),
+    "release": (_handle, c_uint32),
+    "begin_backward": (_handle,),
+    "before_use": (_handle, c_uint32),
+    "parameter": (_handle, c_uint32, _memory, _size),
+    "gradient": (_handle, c_uint32, _memory, _size),
+    "gradient_ready": (_handle, c_uint32),
+    "end_lane": (_handle, c_double),
+    "end_weighted_lane": (_handle, c_double, c_double),
+    "finish_step": (_handle, c_char_p, c_uint32, POINTER(StepOutcome)),
+    "publish_all": (_handle,),
+    "begin_evaluation": (_handle,),
+    "end_evaluation": (_handle,),
+    "group_of": (_handle, c_char_p, POINTER(c_void_p)),
+    "group_broadcast": (_handle, c_void_p, c_size_t, c_int, c_int32, _posted),
+    "group_wait": (_handle, c_uint64),
+    "save": (_handle, c_char_p, _posted),
+    "take_save": (_handle, POINTER(c_int32), POINTER(SaveResult)),
+    "wait_saves": (_handle,),
+    "restore_with": (_handle, POINTER(RestoreOptions), POINTER(Restored)),
+    "leave": (_handle,),
+}
+# The others: what they return, and what they take.
+OTHERS = {
+    "c_version": (c_int, ()),
+    "options_new": (_handle, ()),
+    "options_free": (None, (_handle,)),
+    "option_names": (c_char_p, ()),
+    "session_free": (None, (_handle,)),
+    "rank": (c_int32, (_handle,)),
+    "world_size": (c_int32, (_handle,)),
+    "lane_count": (c_int32, (_handle,)),
+    "lane": (c_int32, (_handle, c_int32)),
+    "next_step": (c_int64, (_handle,)),
+    "unit_count": (c_uint32, (_handle,)),
+    "loss_scale": (c_double, (_handle,)),
+    "restored_common": (c_size_t, (_handle, c_char_p, c_size_t)),
+    "abandon": (None, (_handle, c_char_p, _error)),
+}
+
+
+@functools.lru_cache(maxsize=None)
+def library() -> Any:
+    """libtroupe.so, loaded once."""
+    name = _native_files.library()
+    try:
+        loaded = ctypes.CDLL(name)
+    except OSError as error:
+        raise Error(Status.UNAVAILABLE, f"{name} cannot be loaded: {error}; install a wheel of scripts/build_wheel or "
+                    "the Debian package libtroupe0, or name the file in TROUPE_LIBRARY") from None
+    loaded.troupe_c_version.restype, loaded.troupe_c_version.argtypes = c_int, []
+    found = loaded.troupe_c_version()
+    if found != C_VERSION:
+        raise Error(Status.MISMATCH, f"expected version {C_VERSION} of Troupe's C interface, found {found} in {name}; "
+                    "install a library and a Python package of the same version")
+    for function, arguments in CALLS.items():
+        getattr(loaded, "troupe_" + function).argtypes = [*arguments, _error]
+        getattr(loaded, "troupe_" + function).restype = c_int
+    for function, (result, arguments) in OTHERS.items():
+        getattr(loaded, "troupe_" + function).argtypes = list(arguments)
+        getattr(loaded, "troupe_" + function).restype = result
+    return loaded
+
+
+def call(function: str, *arguments: Any) -> None:
+    """One of CALLS; a failure becomes an Error with the library's message."""
+    error = CError()
+    if getattr(library(), "troupe_" + function)(*arguments, ctypes.byref(error)) != 0:
+        raise Error(error.status, error.message.decode(errors="replace"))
+
+
+def value(function: str, *arguments: Any) -> Any:
+    """What one of OTHERS returns."""
+    return getattr(library(), "troupe_" + function)(*arguments)

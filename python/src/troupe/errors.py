@@ -1,0 +1,39 @@
+"""What fails, and how."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Status(enum.IntEnum):
+    """`troupe_status` of troupe.h."""
+
+    OK = 0
+    INVALID_ARGUMENT = 1
+    NOT_FOUND = 2
+    ALREADY_EXISTS = 3
+    UNAVAILABLE = 4
+    IO = 5
+    CORRUPT = 6
+    MISMATCH = 7
+    TIMEOUT = 8
+    PEER_LOST = 9
+    ABORTED = 10
+    STALE_EPOCH = 11
+    OUT_OF_MEMORY = 12
+    NUMERIC = 13
+    INTERNAL = 14
+
+
+class Error(RuntimeError):
+    """The message says what was expected, what was found and what to do next. `status` says what kind of failure it
+    is: of a lost peer, for instance, `Status.PEER_LOST`."""
+
+    def __init__(self, status: Status | int, message: str) -> None:
+        super().__init__(message)
+        self.status = Status(status)
+
+
+def invalid(message: str) -> Error:
+    """A call out of turn, a wrong name, an impossible value."""
+    return Error(Status.INVALID_ARGUMENT, message)

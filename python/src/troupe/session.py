@@ -1,0 +1,289 @@
+"""A session of troupe.h with types and exceptions, for trainers that compute their own gradients. It needs neither
+PyTorch nor NumPy: memory comes as ctypes arrays of bytes, which both can view without a copy. troupe.h says what each
+call means; `troupe.torch` is the door for PyTorch models."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from dataclasses import dataclass
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+from troupe import _c
+from troupe.errors import Error, invalid
+
+DTYPES = {"f32": _c.F32, "f16": _c.F16, "bf16": _c.BF16, "f64": _c.F64, "i64": _c.I64, "i32": _c.I32, "u8": _c.U8}
+
+
+def _text(value: Any) -> bytes:
+    """As options are written: true and false, and numbers with all their digits."""
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    encoded = repr(float(value)).encode() if isinstance(value, float) else str(value).encode()
+    if b"\0" in encoded:
+        raise invalid(f"expected a text without zero bytes, found {value!r}")
+    return encoded
+
+
+def _shape(extents: Sequence[int]) -> Any:
+    return (ctypes.c_int64 * len(extents))(*extents)
+
+
+class Options:
+    """What all ranks of a job have in common, and where this rank keeps things."""
+
+    def __init__(self) -> None:
+        self._handle = ctypes.c_void_p(_c.value("options_new"))
+        self._kept: list[Any] = []
+        self._parameters = 0
+
+    def __del__(self) -> None:
+        handle = self.__dict__.pop("_handle", None)
+        if handle:
+            _c.value("options_free", handle)
+
+    def set(self, name: str, value: Any) -> None:
+        """An option by its name in troupe.h, such as "lanes", or "clip_norm" for "clip-norm"."""
+        _c.call("options_set", self._handle, _text(name.replace("_", "-")), _text(value))
+
+    def add_parameter(self, name: str, shape: Sequence[int], dtype: str = "f32", *, weight_decay: bool = True,
+                      frozen: bool = False, unit: Optional[int] = None, group: Optional[int] = None) -> int:
+        """Returns its number. `dtype` is f32, f16 or bf16; `unit` is the unit of forward that reads it."""
+        flags = (0 if weight_decay else _c.NO_WEIGHT_DECAY) | (_c.FROZEN if frozen else 0)
+        _c.call("options_add_parameter", self._handle, _text(name), _shape(shape), len(shape), DTYPES[dtype], flags)
+        number, self._parameters = self._parameters, self._parameters + 1
+        if unit is not None:
+            _c.call("options_set_unit", self._handle, number, unit)
+        if group is not None:
+            _c.call("options_set_parameter_group", self._handle, number, group)
+        return number
+
+    def set_of_group(self, group: int, name: str, value: Any) -> None:
+        """An option of a group of parameters, such as "learning_rate_factor"; the next number adds a group."""
+        _c.call("options_set_of_group", self._handle, group, _text(name.replace("_", "-")), _text(value))
+
+    def add_tensor(self, name: str, memory: Any, address: int, dtype: str, shape: Sequence[int], replica: int) -> None:
+        """A whole tensor of the trainer's own, which is saved and restored; `memory` is what keeps it alive."""
+        self._kept.append(memory)
+        _c.call("options_add_tensor", self._handle, _text(name), address, DTYPES[dtype], _shape(shape), None, None,
+                len(shape), replica)
+
+    def add_setting(self, name: str, value: Any) -> None:
+        """Something that must be the same on all ranks."""
+        _c.call("options_add_setting", self._handle, _text(name), _text(value))
+
+    def add_group(self, name: str, part_of: Sequence[int]) -> None:
+        """Cuts the ranks into groups for collectives of the trainer's own."""
+        _c.call("options_add_group", self._handle, _text(name), (ctypes.c_int32 * len(part_of))(*part_of), len(part_of))
+
+    def place(self) -> tuple[int, int]:
+        """This rank, and how many the job has."""
+        rank, ranks = ctypes.c_int32(), ctypes.c_int32()
+        _c.call("place", self._handle, ctypes.byref(rank), ctypes.byref(ranks))
+        return rank.value, ranks.value
+
+
+def option_names() -> str:
+    """One line per option, "name: what it is"."""
+    return str(_c.value("option_names").decode())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What all ranks decided about a step. Of one that is not committed `reason` says why, and parameters are as before
+    it. `loss` is the mean over all lanes of the job, or over their weights; `gradient_norm` is before clipping."""
+
+    step: int
+    committed: bool
+    loss: float
+    weight: float
+    gradient_norm: float
+    clip_factor: float
+    seconds: float
+    waited_seconds: float
+    loss_scale: float
+    nonfinite_gradients: int
+    wishes: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class SaveResult:
+    """A save that is over. `message` says why it was not committed; otherwise it is a warning, or empty."""
+
+    sequence: int
+    step: int
+    bytes: int
+    committed: bool
+    name: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What was loaded: `step` is the next one; `common` is what save() was given; `passed_over` has a line for each
+    newer checkpoint that could not be used."""
+
+    step: int
+    name: str
+    is_local: bool
+    passed_over: str
+    common: Any
+
+
+class Session:
+    """One rank's part of a job; it belongs to the thread that joins. Memory that it gives keeps it alive."""
+
+    def __init__(self, options: Options) -> None:
+        """Joins the job that the process's environment names, or is one rank alone; returns when all ranks agree."""
+        handle = ctypes.c_void_p()
+        self._kept = options._kept
+        _c.call("session_join", options._handle, ctypes.byref(handle))
+        self._handle = handle
+        self.rank: int = _c.value("rank", handle)
+        self.world_size: int = _c.value("world_size", handle)
+        self.lanes: tuple[int, ...] = tuple(
+            _c.value("lane", handle, index) for index in range(_c.value("lane_count", handle)))
+        self.units: int = _c.value("unit_count", handle)
+
+    def __del__(self) -> None:
+        handle = self.__dict__.pop("_handle", None)
+        if handle:
+            _c.value("session_free", handle)
+
+    @property
+    def next_step(self) -> int:
+        """The step that is being computed, or the next one."""
+        return int(_c.value("next_step", self._handle))
+
+    @property
+    def loss_scale(self) -> float:
+        """What losses of this step are multiplied by before backward."""
+        return float(_c.value("loss_scale", self._handle))
+
+    def write_parameter(self, parameter: int, fill: Callable[[int, Any], None]) -> None:
+        """Calls `fill(first, values)` with the f32 values, a ctypes array, that this rank keeps from `first` on."""
+        failed: list[BaseException] = []
+
+        def filled(first: int, values: Any, count: int, unused: Any) -> None:
+            try:
+                fill(first, (ctypes.c_float * count).from_address(ctypes.addressof(values.contents)))
+            except BaseException as error:  # pylint: disable=broad-except
+                failed.append(error)
+
+        _c.call("write_parameter", self._handle, parameter, _c.Fill(filled), None)
+        if failed:
+            raise failed[0]
+
+    def _memory(self, function: str, parameter: int) -> Any:
+        data, size = ctypes.c_void_p(), ctypes.c_size_t()
+        _c.call(function, self._handle, parameter, ctypes.byref(data), ctypes.byref(size))
+        memory = (ctypes.c_char * size.value).from_address(data.value or 0)
+        memory._session = self
+        return memory
+
+    def parameter(self, parameter: int) -> Any:
+        """The parameter's bytes, after before_use() or while its unit is acquired."""
+        return self._memory("parameter", parameter)
+
+    def gradient(self, parameter: int) -> Any:
+        """Where to add this lane's gradient: f32."""
+        return self._memory("gradient", parameter)
+
+    def begin_step(self, learning_rate: float) -> None:
+        _c.call("begin_step", self._handle, learning_rate)
+
+    def begin_lane(self, lane: int) -> None:
+        _c.call("begin_lane", self._handle, lane)
+
+    def before_use(self, parameter: int) -> None:
+        _c.call("before_use", self._handle, parameter)
+
+    def acquire(self, unit: int) -> None:
+        _c.call("acquire", self._handle, unit)
+
+    def release(self, unit: int) -> None:
+        _c.call("release", self._handle, unit)
+
+    def begin_backward(self) -> None:
+        _c.call("begin_backward", self._handle)
+
+    def gradient_ready(self, parameter: int) -> None:
+        _c.call("gradient_ready", self._handle, parameter)
+
+    def end_lane(self, loss: float, weight: Optional[float] = None) -> None:
+        """`loss` is the lane's mean, or with a weight the sum over so many targets."""
+        if weight is None:
+            _c.call("end_lane", self._handle, loss)
+        else:
+            _c.call("end_weighted_lane", self._handle, loss, weight)
+
+    def finish_step(self, refusal: str = "", wishes: int = 0) -> Outcome:
+        """The same decision on all ranks."""
+        found = _c.StepOutcome()
+        _c.call("finish_step", self._handle, _text(refusal), wishes, ctypes.byref(found))
+        return Outcome(found.step, bool(found.committed), found.loss, found.weight, found.gradient_norm,
+                       found.clip_factor, found.seconds, found.waited_seconds, found.loss_scale,
+                       found.nonfinite_gradients, found.wishes, found.reason.decode(errors="replace"))
+
+    def publish_all(self) -> None:
+        _c.call("publish_all", self._handle)
+
+    def begin_evaluation(self) -> None:
+        _c.call("begin_evaluation", self._handle)
+
+    def end_evaluation(self) -> None:
+        _c.call("end_evaluation", self._handle)
+
+    def broadcast(self, group: str, address: int, size: int, root: int = 0) -> None:
+        """In place: gives the root's `size` bytes to all members of the group, and waits."""
+        found, posted = ctypes.c_void_p(), ctypes.c_uint64()
+        _c.call("group_of", self._handle, _text(group), ctypes.byref(found))
+        _c.call("group_broadcast", found, address, size, _c.U8, root, ctypes.byref(posted))
+        _c.call("group_wait", found, posted)
+
+    def save(self, common: Optional[Mapping[str, Any]] = None) -> int:
+        """Saves in the background; `common` is anything in JSON whose numbers are whole."""
+        sequence = ctypes.c_uint64()
+        text = None if common is None else json.dumps(common).encode()
+        _c.call("save", self._handle, text, ctypes.byref(sequence))
+        return sequence.value
+
+    def take_saves(self) -> list[SaveResult]:
+        """Saves that have ended since the last call. Never waits."""
+        results = []
+        while True:
+            found, result = ctypes.c_int32(), _c.SaveResult()
+            _c.call("take_save", self._handle, ctypes.byref(found), ctypes.byref(result))
+            if not found.value:
+                return results
+            results.append(SaveResult(result.sequence, result.step, result.bytes, bool(result.committed),
+                                      result.name.decode(), result.message.decode(errors="replace")))
+
+    def wait_saves(self) -> None:
+        _c.call("wait_saves", self._handle)
+
+    def restore(self, name: Optional[str] = None, *, directory: Optional[str] = None, weights_only: bool = False,
+                strictness: Optional[str] = None) -> Optional[Restored]:
+        """Before the first step: the newest complete checkpoint, or the named one; None where there is none."""
+        encoded = [None if text is None else _text(text) for text in (directory, name, strictness)]
+        chosen = _c.RestoreOptions(encoded[0], encoded[1], int(weights_only), encoded[2])
+        found = _c.Restored()
+        _c.call("restore_with", self._handle, ctypes.byref(chosen), ctypes.byref(found))
+        if not found.found:
+            return None
+        size = _c.value("restored_common", self._handle, None, 0)
+        common = ctypes.create_string_buffer(max(1, size))
+        _c.value("restored_common", self._handle, common, size)
+        return Restored(found.step, found.name.decode(), bool(found.is_local),
+                        found.passed_over.decode(errors="replace"), json.loads(common.value or b"null"))
+
+    def leave(self) -> None:
+        """Leaves normally, when all ranks do."""
+        _c.call("leave", self._handle)
+
+    def abandon(self, reason: str) -> Error:
+        """This rank gives up, and every other rank is told why; returns the job's first failure."""
+        error = _c.CError()
+        _c.value("abandon", self._handle, reason.encode(errors="replace").replace(b"\0", b"?"), ctypes.byref(error))
+        return Error(error.status, error.message.decode(errors="replace"))

@@ -1,0 +1,177 @@
+"""The tensors of a model, and the session's memory as tensors."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Iterable, Optional, Sequence
+
+import torch
+from torch import nn
+
+from troupe.errors import Error, Status, invalid
+from troupe.session import Options, Session
+
+PARAMETER_DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+BUFFER_DTYPES = {**PARAMETER_DTYPES, torch.float64: "f64", torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8",
+                 torch.bool: "u8"}
+
+
+def view(memory: Any, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+    """The session's memory as a tensor of that shape, without a copy; it keeps the session alive."""
+    if len(memory) == 0:
+        return torch.empty(tuple(shape), dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype).view(tuple(shape))
+
+
+class Parameter:
+    """A parameter of the model, which may be tied: one tensor under several names counts once, under the first.
+    `number` is the session's, `unit` that of forward which alone reads it."""
+
+    def __init__(self, name: str, tensor: nn.Parameter) -> None:
+        self.name = name
+        self.tensor = tensor
+        self.shape = tuple(tensor.shape)
+        self.dtype = tensor.dtype
+        self.is_frozen = not tensor.requires_grad
+        self.number = -1
+        self.unit: Optional[int] = None
+        self.group: Optional[int] = None
+        self.slot: Optional[torch.Tensor] = None  # where the gradient of the current lane is added, in f32
+        self.is_ready = False
+        self.attached: Optional[torch.Tensor] = None  # where the model reads it, if the session keeps it whole
+        self._views: dict[tuple[str, int], torch.Tensor] = {}
+
+    def check(self) -> None:
+        """That the session can keep it."""
+        if self.tensor.device.type != "cpu":
+            raise Error(Status.UNAVAILABLE, f"parameter {self.name} is on {self.tensor.device}; troupe.torch keeps "
+                        "parameters on the CPU: build the model there, or move it with model.cpu()")
+        if self.tensor.layout != torch.strided:
+            raise Error(Status.UNAVAILABLE, f"parameter {self.name} is {self.tensor.layout}; make it dense")
+        if self.dtype not in PARAMETER_DTYPES:
+            raise Error(Status.UNAVAILABLE, f"parameter {self.name} is {self.dtype}; expected float32, bfloat16 or "
+                        "float16: convert the model, for example with model.float()")
+
+    def values(self, session: Session) -> torch.Tensor:
+        """What the session has of it now, in its shape and dtype."""
+        return self._view("parameter", session, self.dtype)
+
+    def gradient(self, session: Session) -> torch.Tensor:
+        """Where to add this lane's gradient, in its shape and f32."""
+        return self._view("gradient", session, torch.float32)
+
+    def _view(self, kind: str, session: Session, dtype: torch.dtype) -> torch.Tensor:
+        memory = getattr(session, kind)(self.number)
+        key = kind, ctypes.addressof(memory)
+        if key not in self._views:
+            self._views[key] = view(memory, dtype, self.shape)
+        return self._views[key]
+
+    def attach_gradient(self, session: Session) -> None:
+        """Autograd adds an f32 gradient straight to the session's memory; others arrive as tensors of their own."""
+        self.slot, self.is_ready = self.gradient(session), False
+        self.tensor.grad = self.slot if self.dtype == torch.float32 else None
+
+    def detach_gradient(self) -> None:
+        self.slot = self.tensor.grad = None
+
+    def take_gradient(self) -> None:
+        """What autograd has accumulated is now in the session's memory."""
+        found = self.tensor.grad
+        if found is None or self.slot is None:
+            return
+        if found.layout != torch.strided or found.data_ptr() != self.slot.data_ptr():
+            self.slot.add_(found)
+        self.tensor.grad = None
+
+    def check_unchanged(self) -> None:
+        """Between steps, that nobody has made it something else than it was when the trainer began."""
+        if self.tensor.requires_grad == self.is_frozen:
+            raise invalid(f"requires_grad of parameter {self.name} has changed; set it before the trainer is made, "
+                          "which keeps no gradients and no optimizer state for frozen parameters")
+        if self.attached is not None and self.tensor.data_ptr() != self.attached.data_ptr():
+            raise invalid(f"parameter {self.name} is no longer in the session's memory, as after model.to() or an "
+                          "assignment to its data; convert the model before the trainer is made")
+
+    def attach(self, session: Session) -> None:
+        """The model's tensor becomes a view of the session's memory."""
+        self.attached = self.tensor.data = self.values(session)
+
+    def write(self, session: Session, values: torch.Tensor) -> None:
+        """These values, in the parameter's shape, become the session's as far as this rank keeps them."""
+        flat = values.detach().reshape(-1)
+
+        def fill(first: int, values: Any) -> None:
+            if len(values) > 0:
+                torch.frombuffer(values, dtype=torch.float32).copy_(flat[first:first + len(values)])
+
+        session.write_parameter(self.number, fill)
+
+
+class Buffer:
+    """A persistent buffer of the model, saved and restored by way of memory of its own: forward may replace it."""
+
+    def __init__(self, name: str, owner: nn.Module, attribute: str, tensor: torch.Tensor) -> None:
+        self.name, self._owner, self._attribute = name, owner, attribute
+        if tensor.dtype not in BUFFER_DTYPES or tensor.device.type != "cpu":
+            raise Error(Status.UNAVAILABLE, f"buffer {name} is {tensor.dtype} on {tensor.device}; expected a dtype of "
+                        f"{', '.join(str(dtype)[6:] for dtype in BUFFER_DTYPES)} on the CPU: convert it, or register "
+                        "it with persistent=False")
+        self.kept = tensor.detach().clone(memory_format=torch.contiguous_format)
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        found = getattr(self._owner, self._attribute)
+        if not isinstance(found, torch.Tensor) or (found.shape, found.dtype) != (self.kept.shape, self.kept.dtype):
+            raise invalid(f"buffer {self.name} was {self.kept.dtype} {tuple(self.kept.shape)} and is something else "
+                          "now; a buffer keeps its shape and dtype")
+        return found
+
+    def add_to(self, options: Options, rank: int) -> None:
+        options.add_tensor(self.name, self.kept, self.kept.data_ptr(), BUFFER_DTYPES[self.kept.dtype],
+                           self.kept.shape, replica=rank)
+
+    def keep(self) -> None:
+        """Before a save."""
+        self.kept.copy_(self.tensor.detach())
+
+    def restore(self) -> None:
+        with torch.no_grad():
+            self.tensor.copy_(self.kept)
+
+
+def parameters_of(model: nn.Module) -> list[Parameter]:
+    """In the model's order, which should be that of forward; tied ones once."""
+    found = []
+    for name, tensor in model.named_parameters():
+        if isinstance(tensor, nn.parameter.UninitializedParameter) or type(tensor.data) is not torch.Tensor:
+            raise Error(Status.UNAVAILABLE, f"parameter {name} is a {type(tensor).__name__} of "
+                        f"{type(tensor.data).__name__}; expected a plain tensor: give the model before anything shards "
+                        "or quantises it, and after its lazy modules have seen an input")
+        found.append(Parameter(name, tensor))
+        found[-1].check()
+    if not any(not parameter.is_frozen for parameter in found):
+        raise invalid(f"{type(model).__name__} has no parameter that requires a gradient, so nothing can be trained")
+    return found
+
+
+def buffers_of(model: nn.Module) -> list[Buffer]:
+    """The persistent ones; what several modules share counts once."""
+    persistent = set(model.state_dict(keep_vars=True))
+    found = []
+    for name, tensor in model.named_buffers():
+        if name in persistent:
+            path, _, attribute = name.rpartition(".")
+            found.append(Buffer(name, model.get_submodule(path), attribute, tensor))
+    return found
+
+
+def share_first_values(session: Session, group: str, tensors: Iterable[torch.Tensor]) -> None:
+    """All ranks get the values of rank 0."""
+    for tensor in tensors:
+        values = tensor.detach()
+        sent = values if values.is_contiguous() else values.contiguous()
+        if sent.numel() > 0:
+            session.broadcast(group, sent.data_ptr(), sent.numel() * sent.element_size())
+        if sent is not values:
+            values.copy_(sent)

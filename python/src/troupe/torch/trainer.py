@@ -1,0 +1,454 @@
+"""The trainer for PyTorch models."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+
+import torch
+from torch import nn
+
+from troupe.errors import Error, Status, invalid
+from troupe.session import Options, Outcome, Restored, SaveResult, Session
+from troupe.torch.parameters import PARAMETER_DTYPES, buffers_of, parameters_of, share_first_values
+from troupe.torch.parameters import Parameter
+from troupe.torch.units import PARAMETERS_SHARDED, SHARDED, Gates, Units, units_of
+
+_log = logging.getLogger("troupe")
+_ALL = "all-ranks"
+# What a group of parameters may have that its trainer has too, and the names that the session knows.
+_OF_GROUPS = {"optimizer": "optimizer", "eps": "epsilon", "weight_decay": "weight-decay", "momentum": "momentum",
+              "nesterov": "nesterov", "lr_factor": "learning-rate-factor", "muon_scale": "muon-scale",
+              "newton_schulz_steps": "newton-schulz-steps"}
+
+
+def _optimizer_options(chosen: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """As the session names them."""
+    for name, value in chosen.items():
+        if name == "betas":
+            yield from zip(("beta1", "beta2"), (float(beta) for beta in value))
+        elif name not in _OF_GROUPS:
+            raise invalid(f"parameter groups have no option {name}; they have params, betas, {', '.join(_OF_GROUPS)}")
+        elif value is not None:
+            yield _OF_GROUPS[name], value
+
+
+class Trainer:
+    """Trains `model`, in place, on all ranks of the job that the process's environment names, or on one rank alone.
+    Every rank builds the same model; values of parameters and buffers are those of rank 0.
+
+    strategy: ddp, zero1, zero2, zero3, hsdp or hfsdp. The last four need units of forward: `units` names modules in the
+        order of forward, or classes of modules; by default transformers' `_no_split_modules`, or the model's largest
+        ModuleList. With ddp and zero1, units are optional: parameters are then waited for unit by unit.
+    lanes: microbatches of a step of the whole job, which the ranks share; 0: one per rank. With as many lanes any
+        number of ranks gives the same bits, as far as the model's own kernels do.
+    lr, betas, eps, weight_decay, momentum, nesterov, optimizer: sgd, adam, adamw, lion or muon; the defaults are those
+        of torch.optim.AdamW. `lr` may also be given to each step().
+    groups: as torch.optim takes them: dictionaries with "params", and any of these options but lr instead of which
+        "lr_factor" multiplies the step's. Parameters in none of them have the trainer's options.
+    clip_norm: global L2 norm to clip gradients at; 0: none.
+    unused_parameters: what to do about a trainable parameter without a gradient: refuse or zeros.
+    checkpoints: directory of save() and restore().
+    seed: torch's generator of the CPU is set from it, the step and the lane, when a lane begins, so that dropout does
+        not depend on the number of ranks; None: it is left alone.
+    settings: what else must be the same on all ranks, such as a hash of the data.
+    options: any other option of troupe.h, such as wire_dtype="bf16" or keep_last=3.
+
+    While the trainer is open parameters are views of the session's memory: read them, but write them only through it.
+    """
+
+    def __init__(self, model: nn.Module, *, strategy: str = "zero1", lanes: int = 0, lr: Optional[float] = None,
+                 optimizer: str = "adamw", betas: Sequence[float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0.01, momentum: Optional[float] = None, nesterov: Optional[bool] = None,
+                 groups: Sequence[Mapping[str, Any]] = (), clip_norm: float = 0.0,
+                 unused_parameters: str = "refuse", units: Units = None, checkpoints: Optional[str] = None,
+                 seed: Optional[int] = 0, settings: Optional[Mapping[str, Any]] = None, **options: Any) -> None:
+        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            raise invalid(f"expected the model itself, found a {type(model).__name__}: give model.module")
+        if options.get("device", "host") != "host":
+            raise Error(Status.UNAVAILABLE, "troupe.torch keeps parameters on the CPU; leave out device")
+        if options.get("microbatches", 1) != 1:
+            raise invalid("a lane of troupe.torch is one microbatch; ask for more lanes instead of microbatches")
+        self.model, self.lr = model, lr
+        self._seed, self._zeros = seed, unused_parameters == "zeros"
+        self._parameters, self._buffers = parameters_of(model), buffers_of(model)
+        self._is_open, self._step, self._saves = True, None, []
+        own_units = units_of(model, self._parameters, units) if strategy in SHARDED or units is not None else []
+
+        made = Options()
+        for name, value in {"strategy": strategy, "lanes": lanes, "clip_norm": float(clip_norm),
+                            "unused_parameters": unused_parameters, **options}.items():
+            made.set(name, value)
+        if checkpoints is not None:
+            made.set("checkpoints", checkpoints)
+        for name, value in {"seed of lanes": seed, **(settings or {})}.items():
+            made.add_setting(name, value)
+        defaults = {"optimizer": optimizer, "betas": betas, "eps": eps, "weight_decay": weight_decay,
+                    "momentum": momentum, "nesterov": nesterov}
+        self._add_groups(made, defaults, groups)
+        self._join(made, bool(own_units))
+        self._gates = Gates(self.session, own_units, strategy in PARAMETERS_SHARDED)
+        self._publishes = not own_units
+        self._begin()
+
+    def _add_groups(self, options: Options, defaults: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> None:
+        by_tensor = {id(parameter.tensor): parameter for parameter in self._parameters}
+        for number, group in enumerate([{}, *groups]):
+            own = dict(group)
+            tensors = own.pop("params", ())
+            for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
+                parameter = by_tensor.get(id(tensor))
+                if parameter is None:
+                    raise invalid(f"groups[{number - 1}] has a tensor of shape {tuple(tensor.shape)} that is not a "
+                                  "parameter of the model")
+                if parameter.group is not None:
+                    raise invalid(f"parameter {parameter.name} is in two groups")
+                parameter.group = number
+            for name, value in _optimizer_options({**defaults, **own}):
+                options.set_of_group(number, name, value)
+
+    def _join(self, options: Options, has_units: bool) -> None:
+        rank, ranks = options.place()
+        for parameter in self._parameters:
+            parameter.number = options.add_parameter(
+                parameter.name, parameter.shape, PARAMETER_DTYPES[parameter.dtype], frozen=parameter.is_frozen,
+                unit=parameter.unit, group=parameter.group or 0)
+        for buffer in self._buffers:
+            buffer.add_to(options, rank)
+        if ranks > 1:
+            options.add_group(_ALL, [0] * ranks)
+        self.session = Session(options)
+
+    def _begin(self) -> None:
+        """First values, and the model's tensors become the session's."""
+        session = self.session
+        if session.world_size > 1:
+            share_first_values(session, _ALL, [*(parameter.tensor for parameter in self._parameters),
+                                               *(buffer.tensor for buffer in self._buffers)])
+        for parameter in self._parameters:
+            parameter.write(session, parameter.tensor)
+            parameter.tensor.grad = None
+        self._hooks = [parameter.tensor.register_post_accumulate_grad_hook(self._gradient_hook(parameter))
+                       for parameter in self._parameters if not parameter.is_frozen]
+        for parameter in self._resident():
+            parameter.attach(session)
+        self._gates.empty()
+
+    def _resident(self) -> list[Parameter]:
+        """Those which the session keeps whole."""
+        return [parameter for parameter in self._parameters if parameter.unit is None or not self._gates.is_sharded]
+
+    # ---- What the session says. ----
+
+    @property
+    def rank(self) -> int:
+        return self.session.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.session.world_size
+
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        """The lanes that this rank plays."""
+        return self.session.lanes
+
+    @property
+    def next_step(self) -> int:
+        """The number, from 0, of the step that is being computed, or of the next one; after restore() that of the
+        first step that was not saved."""
+        return self.session.next_step
+
+    # ---- Steps. ----
+
+    def step(self, lr: Optional[float] = None) -> "Step":
+        """A step of the whole job, for `with`; `lr` is its learning rate, by default the trainer's."""
+        rate = self.lr if lr is None else lr
+        if rate is None:
+            raise invalid("expected a learning rate: Trainer(lr=...) or step(lr=...)")
+        self._expect_between_steps("step()")
+        return Step(self, float(rate))
+
+    def train_step(self, loss_of: Callable[[int], Any], lr: Optional[float] = None) -> Outcome:
+        """A whole step: `loss_of(lane)` returns the mean loss of that lane's microbatch, or the sum of its losses and
+        its weight, as Step.backward() takes them."""
+        with self.step(lr) as step:
+            for lane in step:
+                loss = loss_of(lane)
+                step.backward(*(loss if isinstance(loss, tuple) else (loss,)))
+        return step.outcome
+
+    def _expect_between_steps(self, call: str) -> None:
+        if not self._is_open:
+            raise invalid(f"{call} after close(): the trainer has left the job")
+        if self._step is not None:
+            raise invalid(f"{call} within a step; leave its `with` first")
+        if self._gates.phase != "idle":
+            raise invalid(f"{call} within an evaluation; leave its `with` first")
+
+    def _gradient_hook(self, parameter: Parameter) -> Callable[[torch.Tensor], None]:
+        def hook(tensor: torch.Tensor) -> None:
+            if self._gates.phase != "backward":
+                tensor.grad = None
+                raise invalid(f"backward() reached parameter {parameter.name} outside of Step.backward(); within a "
+                              "step call step.backward(loss) instead of loss.backward(), and for other gradients "
+                              "torch.autograd.grad()")
+            if tensor.grad is not None and tensor.grad.requires_grad:
+                raise invalid(f"the gradient of {parameter.name} has a graph of its own (create_graph=True); for a "
+                              "penalty on gradients use torch.autograd.grad(create_graph=True) and step.backward()")
+            if parameter.is_ready:
+                raise invalid(f"the gradient of {parameter.name} came twice in one backward, as reentrant activation "
+                              "checkpoints of a shared module do; use use_reentrant=False")
+            parameter.take_gradient()
+            parameter.is_ready = True
+            self.session.gradient_ready(parameter.number)
+        return hook
+
+    # ---- Between steps. ----
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Within it the model may be called, also where parameters are sharded: then by all ranks alike. It does not
+        change the model's mode: call model.eval() and model.train() as ever."""
+        self._expect_between_steps("evaluation()")
+        self.session.begin_evaluation()
+        self._gates.enter("evaluation")
+        for parameter in self._parameters:
+            if parameter.unit is None:
+                self.session.before_use(parameter.number)
+        try:
+            yield
+        finally:
+            self._gates.enter("idle")
+            self.session.end_evaluation()
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Copies of all parameters and persistent buffers, whole, under model.state_dict()'s names; tied ones are the
+        same tensor. By all ranks alike. Buffers are this rank's. Moments are in save() only."""
+        copies = self._whole_parameters()
+        return {name: copies[id(tensor)] if id(tensor) in copies else tensor.detach().clone()
+                for name, tensor in self.model.state_dict(keep_vars=True).items()}
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Before the first step and the first save: whole values in place of those that the model began with, under
+        model.state_dict()'s names, all of them. By all ranks alike, with the same values."""
+        self._expect_between_steps("load_state_dict()")
+        own = self.model.state_dict(keep_vars=True)
+        if own.keys() != state.keys():
+            raise invalid(f"expected the names of model.state_dict(); missing are {sorted(own.keys() - state.keys())}, "
+                          f"unknown are {sorted(state.keys() - own.keys())}")
+        parameters = {id(parameter.tensor): parameter for parameter in self._parameters}
+        for name, values in state.items():
+            shape = parameters[id(own[name])].shape if id(own[name]) in parameters else own[name].shape
+            if tuple(values.shape) != tuple(shape):
+                raise invalid(f"{name} has the shape {tuple(shape)}, found {tuple(values.shape)}")
+        for name, values in state.items():
+            if id(own[name]) in parameters:
+                parameters[id(own[name])].write(self.session, values)
+            else:
+                own[name].copy_(values)
+
+    def _whole_parameters(self) -> dict[int, torch.Tensor]:
+        with self.evaluation():
+            copies = {id(parameter.tensor): parameter.values(self.session).clone()
+                      for parameter in self._parameters if parameter.unit is None}
+            for unit in self._gates.each():
+                copies.update({id(parameter.tensor): parameter.values(self.session).clone()
+                               for parameter in unit.parameters})
+        return copies
+
+    def save(self, common: Optional[Mapping[str, Any]] = None) -> int:
+        """Saves the state after the last step in the background, by all ranks alike; `common`, whose numbers are whole,
+        comes back from restore(). Of buffers rank 0's are kept. Returns the number that its SaveResult will have."""
+        self._expect_between_steps("save()")
+        for buffer in self._buffers:
+            buffer.keep()
+        return self.session.save(common)
+
+    def take_saves(self) -> list[SaveResult]:
+        """Saves that have ended since the last call. Failed ones are also logged."""
+        self._collect_saves()
+        taken, self._saves = self._saves, []
+        return taken
+
+    def wait_saves(self) -> None:
+        """Until every save that was begun is over."""
+        self.session.wait_saves()
+        self._collect_saves()
+
+    def _collect_saves(self) -> None:
+        for result in self.session.take_saves():
+            if not result.committed:
+                _log.error("rank %d: the save after step %d failed: %s", self.rank, result.step, result.message)
+            self._saves.append(result)
+
+    def restore(self, name: Optional[str] = None, *, directory: Optional[str] = None, weights_only: bool = False,
+                strictness: Optional[str] = None) -> Optional[Restored]:
+        """Before the first step: loads the newest complete checkpoint, or the named one, saved by any number of ranks
+        with any strategy. None where there is none yet."""
+        self._expect_between_steps("restore()")
+        restored = self.session.restore(name, directory=directory, weights_only=weights_only, strictness=strictness)
+        if restored is not None:
+            self.session.publish_all()
+            for buffer in self._buffers:
+                buffer.restore()
+        return restored
+
+    # ---- The end. ----
+
+    def close(self, keep_parameters: bool = True) -> None:
+        """Leaves the job, when all ranks do. The model is a plain PyTorch model again, with whole parameters;
+        `keep_parameters` is false where they would not fit: then it has none."""
+        if not self._is_open:
+            return
+        self._expect_between_steps("close()")
+        copies = self._whole_parameters() if keep_parameters else {}
+        if not keep_parameters:
+            self.session.publish_all()
+        self.wait_saves()
+        for handle in self._hooks:
+            handle.remove()
+        self._gates.remove()
+        for parameter in self._parameters:
+            copy = copies.get(id(parameter.tensor))
+            parameter.tensor.data = torch.empty(0, dtype=parameter.dtype) if copy is None else copy
+        self.session.leave()
+        self._is_open = False
+
+    def abandon(self, reason: str) -> Error:
+        """This rank gives up, and every other rank is told why. Returns the job's first failure."""
+        self._is_open = False
+        return self.session.abandon(f"rank {self.rank} gave up: {reason}")
+
+    def __enter__(self) -> "Trainer":
+        return self
+
+    def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
+        if error is None:
+            self.close()
+        elif self._is_open:
+            self.abandon(f"{type(error).__name__}: {error}")
+
+
+class Step:
+    """A step in progress. Iterating gives the lanes that this rank plays, each of which ends with backward(); leaving
+    the `with` finishes the step, and then `outcome` is what all ranks decided. An exception within it abandons the job:
+    the other ranks get an error that names this rank and says why."""
+
+    def __init__(self, trainer: Trainer, lr: float) -> None:
+        self.lr = lr
+        self.index = trainer.next_step
+        self._trainer = trainer
+        self._outcome: Optional[Outcome] = None
+        self._lane: Optional[int] = None
+        self._is_weighted: Optional[bool] = None
+        self._left = list(trainer.lanes)
+
+    @property
+    def outcome(self) -> Outcome:
+        if self._outcome is None:
+            raise invalid(f"step {self.index} has no outcome yet: leave its `with` first")
+        return self._outcome
+
+    def __enter__(self) -> "Step":
+        trainer = self._trainer
+        trainer._expect_between_steps("a step")
+        for parameter in trainer._parameters:
+            parameter.check_unchanged()
+        trainer.session.begin_step(self.lr)
+        trainer._step = self
+        return self
+
+    def __iter__(self) -> Iterator[int]:
+        while self._left:
+            if self._trainer._step is not self:
+                raise invalid("lanes of a step are played within its `with`")
+            self._lane = self._left.pop(0)
+            self._begin_lane(self._lane)
+            yield self._lane
+            self._expect_ended()
+
+    def _begin_lane(self, lane: int) -> None:
+        trainer = self._trainer
+        trainer.session.begin_lane(lane)
+        for parameter in trainer._parameters:
+            parameter.is_ready = False
+            if parameter.unit is None:
+                trainer.session.before_use(parameter.number)
+        if trainer._seed is not None:
+            # Odd factors keep apart what small numbers of seeds, steps and lanes could make equal.
+            mixed = trainer._seed * 0x9E3779B97F4A7C15 + self.index * 0xC2B2AE3D27D4EB4F + lane * 0x165667B19E3779F9
+            torch.random.default_generator.manual_seed(mixed % 2**63)
+        trainer._gates.enter("forward")
+
+    def _expect_ended(self) -> None:
+        if self._lane is not None:
+            raise invalid(f"lane {self._lane} of step {self.index} ended without step.backward(loss)")
+
+    def backward(self, loss: torch.Tensor, weight: Optional[float] = None) -> None:
+        """Adds the lane's gradients while they are computed, and ends the lane. `loss` is a scalar, the mean over the
+        lane's microbatch, so that each lane counts alike; or with a weight the sum over so many targets, such as
+        tokens, so that each target counts alike wherever it is. Give weights to all lanes or to none."""
+        trainer, session = self._trainer, self._trainer.session
+        if self._lane is None:
+            raise invalid("step.backward() is called once per lane: `for lane in step: ... step.backward(loss)`")
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise invalid("expected the loss as a tensor of one element, found "
+                          f"{tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__}")
+        if not loss.requires_grad:
+            raise invalid("the loss depends on no parameter that requires a gradient: was it computed under "
+                          "torch.no_grad(), or detached?")
+        if self._is_weighted not in (None, weight is not None):
+            raise invalid(f"lane {self._lane} is ended {'with' if weight is not None else 'without'} a weight, and the "
+                          "one before it was not; give weights to all lanes or to none")
+        self._is_weighted = weight is not None
+        session.begin_backward()
+        trainer._gates.enter("backward")
+        trained = [parameter for parameter in trainer._parameters if not parameter.is_frozen]
+        for parameter in trained:
+            if parameter.unit is None:
+                parameter.attach_gradient(session)
+        scale = session.loss_scale
+        (loss if scale == 1 else loss * scale).backward()
+        trainer._gates.enter("idle")
+        for parameter in trained:
+            parameter.detach_gradient()
+        self._refuse_unused(trained)
+        session.end_lane(loss.item(), weight)
+        self._lane = None
+
+    def _refuse_unused(self, trained: list[Parameter]) -> None:
+        unused = [parameter.name for parameter in trained if not parameter.is_ready]
+        if unused and not self._trainer._zeros:
+            more = f" and {len(unused) - 5} more" if len(unused) > 5 else ""
+            raise invalid(f"no gradient reached {', '.join(unused[:5])}{more} in lane {self._lane}; freeze what the "
+                          "loss does not depend on (requires_grad_(False)) before the trainer is made, or ask for "
+                          "Trainer(unused_parameters=\"zeros\")")
+
+    def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
+        trainer = self._trainer
+        try:
+            if error is None:
+                self._finish()
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            trainer._step = None
+            if error is not None and trainer._is_open:
+                trainer._gates.enter("idle")
+                trainer.abandon(f"{type(error).__name__}: {error}")
+
+    def _finish(self) -> None:
+        trainer = self._trainer
+        self._expect_ended()
+        if self._left:
+            raise invalid(f"step {self.index} ended before lanes {self._left} of this rank were played; iterate over "
+                          "the step: `for lane in step:`")
+        self._outcome = trainer.session.finish_step()
+        if trainer._publishes:
+            trainer.session.publish_all()
+        if not self._outcome.committed:
+            _log.warning("rank %d: step %d was not committed: %s", trainer.rank, self.index, self._outcome.reason)
+        trainer._collect_saves()

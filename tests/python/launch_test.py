@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""`python -m troupe.launch`, and what the package says where something is missing:  launch_test.py EXAMPLE|-
+
+With - the example in PyTorch is left out. TROUPE_LIBRARY and TROUPE_TOOL say where the library and the tool are."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+SOURCE = str(Path(__file__).resolve().parents[2] / "python" / "src")
+EXAMPLE = sys.argv.pop(1)
+
+
+def run(*words, **environment):
+    """The exit code and the output of a Python that finds the package."""
+    found = {name: value for name, value in {**os.environ, "PYTHONPATH": SOURCE, **environment}.items() if value}
+    done = subprocess.run([sys.executable, *words], env=found, timeout=120, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, check=False)
+    return done.returncode, done.stdout
+
+
+class Launch(unittest.TestCase):
+    def test_starts_a_script_on_each_rank_with_this_python(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder, "script.py")
+            script.write_text("import os, sys\nprint('RANK', os.environ['RANK'], sys.executable, sys.argv[1:])\n")
+            code, text = run("-m", "troupe.launch", "--standalone", "--nproc_per_node=2", str(script), "--epochs", "3",
+                             PATH="/usr/bin:/bin")
+            self.assertEqual(code, 0, text)
+            for rank in "01":
+                self.assertIn(f"RANK {rank} {sys.executable} ['--epochs', '3']", text)
+
+    def test_ends_as_the_job_ends(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder, "script.py")
+            script.write_text("raise SystemExit(3)\n")
+            code, text = run("-m", "troupe.launch", "--standalone", str(script))
+            self.assertNotEqual(code, 0)
+            self.assertIn("exit code 3", text)
+
+    def test_says_which_tool_is_missing(self):
+        code, text = run("-m", "troupe.launch", TROUPE_TOOL="", PATH="/nonexistent")
+        self.assertEqual(code, 1)
+        self.assertIn("the program troupe is neither in this package nor in PATH", text)
+        code, text = run("-m", "troupe.launch", TROUPE_TOOL="/nonexistent/troupe")
+        self.assertIn("TROUPE_TOOL names /nonexistent/troupe, which is not a file", text)
+
+    def test_never_becomes_the_script_that_starts_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder, "troupe")
+            script.write_text(f"#!{sys.executable}\nfrom troupe.launch import tool\ntool()\n")
+            script.chmod(0o755)
+            code, text = run(str(script), "--version", TROUPE_TOOL="", PATH=folder)
+            self.assertEqual(code, 1)
+            self.assertIn("neither in this package nor in PATH", text)
+
+
+class Missing(unittest.TestCase):
+    def test_library_is_named(self):
+        code, text = run("-c", "from troupe.session import Options; Options()", TROUPE_LIBRARY="/nonexistent/lib")
+        self.assertIn("TROUPE_LIBRARY names /nonexistent/lib, which is not a file", text)
+        with tempfile.NamedTemporaryFile(suffix=".so") as file:
+            code, text = run("-c", "from troupe.session import Options; Options()", TROUPE_LIBRARY=file.name)
+            self.assertEqual(code, 1)
+            self.assertIn(f"{file.name} cannot be loaded", text)
+
+    def test_version_of_the_library_is_named(self):
+        code, text = run("-c", "from troupe import _c; _c.C_VERSION = 1; _c.library()")
+        self.assertEqual(code, 1)
+        self.assertIn("expected version 1 of Troupe's C interface, found ", text)
+
+    def test_torch_is_named(self):
+        code, text = run("-c", "import sys; sys.modules['torch'] = None; import troupe.torch")
+        self.assertEqual(code, 1)
+        self.assertIn("troupe.torch needs PyTorch 2.4 or newer, and this Python has none: pip install torch", text)
+        code, text = run("-c", "import sys, types; sys.modules['torch'] = old = types.ModuleType('torch');"
+                         "old.__version__ = '2.3.1+cpu'; import troupe.torch")
+        self.assertEqual(code, 1)
+        self.assertIn("found 2.3.1+cpu", text)
+
+
+@unittest.skipIf(EXAMPLE == "-", "this Python has not both torch and transformers")
+class Example(unittest.TestCase):
+    def test_has_the_same_losses_on_one_rank_and_on_two_and_after_a_resume(self):
+        with tempfile.TemporaryDirectory() as folder:
+            both = ("--checkpoints", folder, "--steps")
+            code, alone = run(EXAMPLE, "--steps", "100")
+            self.assertEqual(code, 0, alone)
+            code, first = run("-m", "troupe.launch", "--standalone", "--nproc-per-node", "2", EXAMPLE, *both, "50",
+                              "--strategy", "zero3")
+            self.assertEqual(code, 0, first)
+            code, rest = run(EXAMPLE, *both, "100")
+            self.assertEqual(code, 0, rest)
+            losses = alone.splitlines()
+            self.assertEqual(len(losses), 2, alone)
+            self.assertIn(losses[0], first)
+            self.assertIn(losses[1], rest)
+            self.assertNotIn(losses[0], rest)
+
+
+if __name__ == "__main__":
+    unittest.main()

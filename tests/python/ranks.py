@@ -1,0 +1,87 @@
+"""Ranks of a job as children of this process, which has imported PyTorch already: a job takes a fraction of a second."""
+
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python" / "src"))
+
+LIMIT_SECONDS = 60
+
+
+class Failed(Exception):
+    """Of a rank; the message is its traceback."""
+
+
+def _free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+def _run(rank, count, port, file, body, arguments):
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(count),
+                      MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
+    try:
+        result = (True, body(*arguments))
+    except BaseException as error:  # pylint: disable=broad-except
+        result = (False, "".join(traceback.format_exception(type(error), error, error.__traceback__)))
+    file.write_bytes(pickle.dumps(result))
+
+
+def _wait(children):
+    """Exit statuses; children that outlive the limit are killed."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    statuses = []
+    for pid in children:
+        watched = os.pidfd_open(pid)
+        ended, _, _ = select.select([watched], [], [], max(0, deadline - time.monotonic()))
+        os.close(watched)
+        if not ended:
+            os.kill(pid, signal.SIGKILL)
+        statuses.append(os.waitpid(pid, 0)[1])
+    return statuses
+
+
+def outcomes(count, body, *arguments):
+    """What body(*arguments) returned on each rank, or a Failed for a rank that raised or died."""
+    port = _free_port()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, str(rank)) for rank in range(count)]
+        children = []
+        for rank in range(count):
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    _run(rank, count, port, files[rank], body, arguments)
+                finally:
+                    sys.stderr.flush()
+                    os._exit(0)
+            children.append(pid)
+        statuses = _wait(children)
+        found = []
+        for rank, file in enumerate(files):
+            if not file.exists():
+                found.append(Failed(f"rank {rank} ended with wait status {statuses[rank]}"))
+                continue
+            good, result = pickle.loads(file.read_bytes())
+            found.append(result if good else Failed(f"rank {rank}: {result}"))
+        return found
+
+
+def results(count, body, *arguments):
+    """As outcomes(), where every rank must succeed."""
+    found = outcomes(count, body, *arguments)
+    for outcome in found:
+        if isinstance(outcome, Failed):
+            raise outcome
+    return found

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""troupe.torch gives the same bits on any number of ranks, with any strategy, also after a rank was killed."""
+
+import os
+import signal
+import sys
+import tempfile
+import unittest
+
+import ranks  # first: it says where troupe is
+import models
+
+import torch
+
+import troupe.torch
+from troupe.torch import Trainer
+
+STEPS = 5
+
+
+def trained(make, loss_of, options, until=STEPS):
+    """What a rank ends with: the bits of the losses, and those of the model after close()."""
+    model = make()
+    with Trainer(model, lanes=models.LANES, lr=3e-3, clip_norm=1.0, **options) as trainer:
+        losses = models.train(trainer, loss_of, until)
+        state = models.bits(trainer.state_dict())
+    if models.bits(model.state_dict()) != state:
+        raise AssertionError("the model after close() is not what state_dict() said")
+    return [loss.hex() for loss in losses], state
+
+
+def of_all_ranks(count, *arguments):
+    found = ranks.results(count, trained, *arguments)
+    if any(rank != found[0] for rank in found):
+        raise AssertionError(f"ranks differ: {found}")
+    return found[0]
+
+
+def with_groups(model):
+    """Matrices of layers by Muon, norms without weight decay, the rest by AdamW."""
+    layers = list(model.model.layers.parameters())
+    return {"groups": [{"params": [p for p in layers if p.ndim == 2], "optimizer": "muon", "lr_factor": 2.0,
+                        "momentum": 0.95}, {"params": [p for p in layers if p.ndim < 2], "weight_decay": 0.0}]}
+
+
+def trained_with_groups(options):
+    model = models.llama()
+    with Trainer(model, lanes=models.LANES, lr=3e-3, **with_groups(model), **options) as trainer:
+        models.train(trainer, models.sum_of_losses, STEPS)
+        return models.bits(trainer.state_dict())
+
+
+def recomputing(reentrant):
+    def make():
+        model = models.llama()
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+        if reentrant:
+            model.enable_input_require_grads()
+        return model.train()
+    return make
+
+
+def partly_frozen():
+    model = models.llama()
+    model.model.layers[0].requires_grad_(False)
+    model.model.layers[2].mlp.requires_grad_(False)
+    return model
+
+
+def mostly_frozen():
+    """No gradient flows through the first layers."""
+    model = models.llama().requires_grad_(False)
+    model.model.layers[2].requires_grad_(True)
+    return model
+
+
+def narrow():
+    return models.llama().to(torch.bfloat16)
+
+
+# PyTorch brings a Gloo of its own, which must not come between Troupe and its.
+MESHES = [("ddp", 2, {"collectives": "gloo"}), ("zero1", 3, {}), ("zero1", 4, {"units": [torch.nn.Module], "overlap": True}),
+          ("zero2", 2, {}), ("zero3", 1, {}), ("zero3", 3, {}), ("hsdp", 4, {"optimizer_instances": 2}),
+          ("hfsdp", 4, {"optimizer_instances": 2, "gathered_units": 1})]
+
+
+class Bits(unittest.TestCase):
+    def over_meshes(self, make, loss_of, meshes, **more):
+        alone = of_all_ranks(1, make, loss_of, {"strategy": "ddp", **more})
+        for strategy, count, options in meshes:
+            with self.subTest(strategy=strategy, ranks=count):
+                if "units" in options:
+                    options = {**options, "units": ["LlamaDecoderLayer"]}
+                self.assertEqual(of_all_ranks(count, make, loss_of, {"strategy": strategy, **options, **more}), alone)
+
+    def test_are_those_of_one_rank_on_every_mesh(self):
+        self.over_meshes(models.llama, models.sum_of_losses, MESHES)
+
+    def test_do_not_depend_on_ranks_where_there_is_dropout(self):
+        self.over_meshes(models.Classifier, models.mean_loss, [("zero1", 2, {}), ("zero3", 3, {})])
+
+    def test_are_those_of_one_rank_where_layers_are_frozen(self):
+        for make in (partly_frozen, mostly_frozen):
+            self.over_meshes(make, models.sum_of_losses, [("zero1", 2, {}), ("zero3", 2, {})])
+
+    def test_are_those_of_one_rank_in_bf16(self):
+        self.over_meshes(narrow, models.sum_of_losses, [("zero1", 2, {}), ("zero3", 2, {})])
+
+    def test_are_those_of_kept_activations_where_they_are_computed_again(self):
+        kept = of_all_ranks(1, models.llama, models.sum_of_losses, {"strategy": "ddp"})
+        for reentrant in (False, True):
+            for strategy in ("zero1", "zero3"):
+                with self.subTest(reentrant=reentrant, strategy=strategy):
+                    again = of_all_ranks(2, recomputing(reentrant), models.sum_of_losses, {"strategy": strategy})
+                    self.assertEqual(again, kept)
+
+    def test_are_those_of_one_rank_with_muon_and_groups(self):
+        alone = ranks.results(1, trained_with_groups, {"strategy": "ddp"})[0]
+        for strategy, count in (("zero1", 2), ("zero3", 3)):
+            self.assertEqual(set(ranks.results(count, trained_with_groups, {"strategy": strategy})), {alone})
+
+    def test_do_not_depend_on_whether_losses_are_scaled_by_a_power_of_two(self):
+        self.over_meshes(models.llama, models.sum_of_losses, [("zero1", 2, {"loss_scaling": "fixed",
+                                                                             "loss_scale": 1024})])
+
+
+def until_killed(folder, victim):
+    with Trainer(models.llama(), strategy="zero3", lanes=models.LANES, lr=3e-3, checkpoints=folder) as trainer:
+        models.train(trainer, models.sum_of_losses, 2)
+        trainer.save({"tokens": 12})
+        trainer.wait_saves()
+        models.train(trainer, models.sum_of_losses, 3)
+        if trainer.rank == victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+        models.train(trainer, models.sum_of_losses, 4)
+
+
+def resumed(folder, strategy):
+    with Trainer(models.llama(), strategy=strategy, lanes=models.LANES, lr=3e-3, checkpoints=folder) as trainer:
+        restored = trainer.restore()
+        if (restored.step, restored.common) != (2, {"tokens": 12}) or trainer.next_step != 2:
+            raise AssertionError(f"expected to go on at step 2, found {restored}")
+        models.train(trainer, models.sum_of_losses, STEPS)
+        return models.bits(trainer.state_dict())
+
+
+def uninterrupted():
+    with Trainer(models.llama(), strategy="ddp", lanes=models.LANES, lr=3e-3) as trainer:
+        models.train(trainer, models.sum_of_losses, STEPS)
+        return models.bits(trainer.state_dict())
+
+
+class Killed(unittest.TestCase):
+    def test_jobs_go_on_with_the_same_bits_on_other_ranks(self):
+        with tempfile.TemporaryDirectory() as folder:
+            died = ranks.outcomes(3, until_killed, folder, 1)
+            self.assertTrue(all(isinstance(found, ranks.Failed) for found in died))
+            for survivor in (0, 2):
+                self.assertIn("rank 1", str(died[survivor]))
+            expected = ranks.results(1, uninterrupted)[0]
+            for count, strategy in ((2, "zero1"), (4, "zero3"), (1, "ddp")):
+                with self.subTest(ranks=count, strategy=strategy):
+                    self.assertEqual(set(ranks.results(count, resumed, folder, strategy)), {expected})
+
+
+if __name__ == "__main__":
+    print(f"torch {torch.__version__}, {troupe.torch.__name__} of {troupe.torch.__file__}", file=sys.stderr)
+    unittest.main()
