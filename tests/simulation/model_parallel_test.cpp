@@ -118,9 +118,9 @@ struct Trained {
   std::vector<double> losses;
 };
 
-class Trainer {
+class PartsTrainer {
  public:
-  Trainer(Session& session, const Model& model) : session_(session), model_(model) {}
+  PartsTrainer(Session& session, const Model& model) : session_(session), model_(model) {}
 
   core::Result<void> step(Trained& trained) {
     TRY(session_.begin_step(0.05));
@@ -269,7 +269,7 @@ core::Result<Trained> train(SimulatedRank& rank, const Cut& cut, int until, cons
   }
   if (rank.storage() != nullptr) TRY(session->restore());
   Trained trained;
-  Trainer trainer(*session, model);
+  PartsTrainer trainer(*session, model);
   while (session->next_step().value < until) {
     if (compute) compute();
     TRY(trainer.step(trained));

@@ -39,11 +39,11 @@ TEST(Simulation, TwoRunsOfASeedAreTheSameRunAndOtherSeedsAreOthers) {
 }
 
 TEST(Simulation, GivesNoUniqueNumberTwiceAndTheSameOnesToTheSameSeed) {
-  constexpr int kRanks = 3;
+  constexpr int kJobRanks = 3;
   constexpr std::size_t kCalls = 4;
   const auto numbers_of = [](std::uint64_t seed) {
     SimulationOptions options;
-    options.ranks = {kRanks};
+    options.ranks = {kJobRanks};
     options.seed = seed;
     return simulate_job<std::vector<std::uint64_t>>(
                options,
@@ -62,7 +62,7 @@ TEST(Simulation, GivesNoUniqueNumberTwiceAndTheSameOnesToTheSameSeed) {
     for (const auto& numbers : ranks) seen.insert(numbers.begin(), numbers.end());
   }
 
-  EXPECT_EQ(seen.size(), 2 * kRanks * kCalls);
+  EXPECT_EQ(seen.size(), 2 * kJobRanks * kCalls);
 }
 
 }  // namespace
