@@ -21,6 +21,7 @@ enum class Role : std::uint8_t {
   local_writer = 8,            ///< one per rank: a CheckpointWriter that writes the rank's own copy
   replica_keeper = 9,          ///< one per rank
   replica_coordinator = 10,    ///< one per job, in rank 0's process
+  expert_group = 11,           ///< one per layer of experts, `index` = layer
 };
 
 std::string_view name_of(Role role) noexcept;

@@ -10,6 +10,7 @@
 #include "messages/calls.hpp"
 #include "messages/checkpoint.hpp"
 #include "messages/collectives.hpp"
+#include "messages/experts.hpp"
 #include "messages/gradients.hpp"
 #include "messages/membership.hpp"
 #include "messages/parameters.hpp"
@@ -36,7 +37,8 @@ using Completion =
                  BucketHeld, BucketStaged, SaveDirectoryMade, ChunkStaged, ChunkWritten, SaveCommitDone,
                  StateRestored, ReplicaSeed, CopyDirectoryMade, CopySealed, RoundRead, RoundShared,
                  RoundWritten, ExchangeClosed, RetrieveBegan, RetrieveOver, StateGathered, CopiesTidied,
-                 UnitWanted, UnitGathered, LoadedShared, OrderLearned>;
+                 UnitWanted, UnitGathered, LoadedShared, OrderLearned, RowsCounted, CountsKnown, RowsWanted,
+                 RowsArrived, LoadCounted, LoadSummed, ExpertsRestored>;
 
 template <class... Left, class... Right>
 std::variant<Left..., Right...> either_of(std::variant<Left...>, std::variant<Right...>);

@@ -31,12 +31,15 @@ std::string_view name_of(Role role) noexcept {
       return "replica_keeper";
     case Role::replica_coordinator:
       return "replica_coordinator";
+    case Role::expert_group:
+      return "expert_group";
   }
   return "unknown";
 }
 
 std::string to_string(const Address& address) {
-  bool numbered = address.role == Role::gradient_bucket || address.role == Role::parameter_shard;
+  bool numbered = address.role == Role::gradient_bucket || address.role == Role::parameter_shard ||
+                  address.role == Role::expert_group;
   return numbered ? fmt::format("{} {} @ rank {}", name_of(address.role), address.index, address.rank.value)
                   : fmt::format("{} @ rank {}", name_of(address.role), address.rank.value);
 }

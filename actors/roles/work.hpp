@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/roles/checkpoint_work.hpp"
+#include "actors/roles/expert_work.hpp"
 #include "actors/roles/replica_work.hpp"
 #include "core/ids.hpp"
 #include "messages/failure.hpp"
@@ -76,7 +77,7 @@ using StepWork = std::variant<PrepareBucket, LaunchCollective, PrepareVerdict, S
 
 /// What machines ask of the planes; the session's WorkRouter brings each kind to the plane that owns it. No
 /// work waits: the answer is a message.
-using Work = std::variant<StepWork, AbortCollectives, CheckpointWork, ReplicaWork>;
+using Work = std::variant<StepWork, AbortCollectives, CheckpointWork, ReplicaWork, ExpertWork>;
 
 /// The work of this kind, a single kind or all that goes to one plane; null when it is of another kind.
 template <class Kind>

@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "actors/planes/experts/plane.hpp"
 #include "actors/planes/replica/copies.hpp"
 #include "actors/planes/step/state_memory.hpp"
 #include "core/checkpoint/sealed_text.hpp"
@@ -293,7 +294,11 @@ core::Result<Wanted> Restore::want(const std::string& attempt, const core::Manif
     const bool is_copy = in_.state.pieces[i].kind == StateKind::master;
     if (is_copy && dropped.contains(key_of(manifest, in_.plan, in_.state, i))) own_copies_.push_back(i);
   }
-  wanted.drop(dropped);
+  core::KeySet absent = dropped;
+  for (const auto& key : wanted.keys()) {
+    if (ExpertPlane::is_key(key) && manifest.find(key) == nullptr) absent.insert(key);
+  }
+  wanted.drop(absent);
   if (!verdict.unexpected.empty()) restored.unexpected = std::move(verdict.unexpected[self]);
   restored.missing = std::move(verdict.missing);
   return wanted;
@@ -313,7 +318,10 @@ core::Result<std::vector<core::KeySet>> Restore::all_requests(const std::string&
       known->second = TRY(requests_of_part(attempt, part));
     }
     requests.push_back(known->second);
-    requests.back().insert(parts_.tensor_keys[rank].begin(), parts_.tensor_keys[rank].end());
+    for (const auto& key : parts_.tensor_keys[rank]) {
+      // A checkpoint from before experts had tensors of their own lacks them.
+      if (!ExpertPlane::is_key(key) || manifest.find(key) != nullptr) requests.back().insert(key);
+    }
   }
   return requests;
 }

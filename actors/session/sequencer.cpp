@@ -121,6 +121,7 @@ class Sequencer::Member final : public TrainerGroup {
   }
 
   const std::string& name() const { return name_; }
+  void describe_next(std::string what) { next_ = std::move(what); }
   const std::vector<core::Rank>& members() const override { return members_; }
   int index() const override { return group_.index(); }
   bool runs_in_launch_order() const override { return sequencer_.settings_.in_launch_order; }
@@ -228,6 +229,7 @@ class Sequencer::Member final : public TrainerGroup {
   }
 
   Result<Posted> post(gpu::Operation operation) {
+    const auto about = std::exchange(next_, {});
     if (auto failure = sequencer_.in_.inbox.failure()) return tl::unexpected(*std::move(failure));
     TRY(sequencer_.lane_operations_.may_post(name_, index(), operation));
     TRY(sequencer_.wait_turn());
@@ -237,6 +239,7 @@ class Sequencer::Member final : public TrainerGroup {
       stream_->wait(asked_.get());
     }
     auto what = fmt::format("{} {} of group {}", gpu::name_of(operation.kind), posted_ + 1, name_);
+    if (!about.empty()) what += fmt::format(" ({})", about);
     const auto began = std::make_shared<std::chrono::nanoseconds>();
     if (sequencer_.settings_.tracer != nullptr) {
       stream_->notify([began, &device = sequencer_.in_.world.device()] { *began = device.now(); });
@@ -279,6 +282,7 @@ class Sequencer::Member final : public TrainerGroup {
   std::string name_;
   gpu::Group& group_;
   std::vector<core::Rank> members_;
+  std::string next_;  ///< what the next operation is about
   gpu::Event asked_;  ///< on "compute": what the operation reads is there
   std::uint64_t posted_ = 0;
   std::uint64_t waited_ = 0;  ///< the last of those that "compute" was told to wait for
@@ -310,6 +314,12 @@ std::string Sequencer::names() const {
   std::vector<std::string_view> names;
   for (const auto& member : members_) names.push_back(member->name());
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+void Sequencer::describe_next(TrainerGroup& group, std::string what) {
+  const auto found = std::find_if(members_.begin(), members_.end(),
+                                  [&](const auto& member) { return member.get() == &group; });
+  if (found != members_.end()) (*found)->describe_next(std::move(what));
 }
 
 void Sequencer::decided(core::Step step, bool committed) {

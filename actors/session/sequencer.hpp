@@ -52,6 +52,8 @@ class Sequencer {
   TrainerGroup* find(std::string_view name) const;
   /// Of groups, for messages: "tp, ep".
   std::string names() const;
+  /// For messages: what the next operation of the group, which find() returned, is about.
+  void describe_next(TrainerGroup& group, std::string what);
   void decided(core::Step step, bool committed);
   /// What is declared of it.
   LaneOperations& lane_operations() { return lane_operations_; }

@@ -120,6 +120,12 @@ core::Result<TrainerGroup*> Session::group(std::string_view name) {
                     name, parts_->sequencer->names());
 }
 
+core::Result<ExpertLayer*> Session::experts(std::uint32_t layer) {
+  if (parts_->layers) return parts_->layers->find(layer);
+  return core::fail(core::Errc::invalid_argument,
+                    "there is no layer {} of experts; declare it in TrainingOptions::experts", layer);
+}
+
 core::Result<void> Session::begin_step(double learning_rate) {
   auto& s = *parts_;
   if (auto failure = s.inbox.failure()) return tl::unexpected(*failure);
@@ -130,7 +136,7 @@ core::Result<void> Session::begin_step(double learning_rate) {
                       "negative",
                       learning_rate);
   }
-  TRY(s.saves->wait_tensors());
+  if (s.has_own_tensors) TRY(s.saves->wait_tensors());
   s.called(messages::Call::begin_step);
   TRY(s.agree_on_first_values());
   TRY(s.order->begin_step());
@@ -140,6 +146,7 @@ core::Result<void> Session::begin_step(double learning_rate) {
   s.gate->begin_step(s.step, s.decided);
   s.losses.clear();
   const messages::StepBegan begun{s.step, learning_rate, s.scaler.scale()};
+  if (s.experts) s.experts->begin_step(begun);
   s.context->post(Role::conductor, 0, begun);
   s.context->post(Role::rank_supervisor, 0, begun);
   for (const auto bucket : s.context->buckets()) {
@@ -294,9 +301,14 @@ core::Result<void> Session::end_lane(double loss, double weight) {
 
 core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_t wishes) {
   auto& s = *parts_;
+  if (s.experts) TRY(s.in_turn(s.experts->may_finish()));
   TRY(s.in_turn(s.order->finish_step()));
   TRY(s.gate->pass_rest());
   s.data->mark_read();
+  if (s.experts) {
+    s.data->set_expert_counts(s.experts->counts());
+    if (refusal.empty()) refusal = s.experts->refusal();
+  }
   s.context->post(
       Role::rank_supervisor, 0,
       messages::BackwardFinished{
@@ -311,6 +323,10 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   s.expect_nothing();
   s.decided = s.step;
   s.sequencer->decided(s.step, decided.commit);
+  if (s.experts) {
+    TRY(s.saves->wait_tensors());  // a save may still copy what moves now
+    s.experts->decided(decided, s.data->expert_counts());
+  }
   if (!s.plan.options.overlap) TRY(s.meter->exposed([&] { return s.publish_all(); }));
   StepOutcome outcome;
   outcome.step = s.step;
@@ -395,6 +411,7 @@ core::Result<std::optional<Restored>> Session::restore(const RestoreOptions& opt
   s.expect_nothing();
   auto loaded = TRY(std::move(run));
   if (!loaded) return std::optional<Restored>{};
+  if (s.experts) s.experts->restored();
   s.adopted = true;
   s.step = loaded->restored.step;
   s.optimizer_steps = loaded->optimizer_steps;
@@ -438,7 +455,7 @@ std::string Session::waits() {
   const auto waiting = parts_->inbox.waiting_for();
   return fmt::format("trainer @ rank {}: {}\n", rank().value,
                      waiting.empty() ? "computes" : "waits for " + waiting) +
-         render(parts_->world.wait_reports(), parts_->world.device().now());
+         render(parts_->wait_reports(), parts_->world.device().now());
 }
 
 std::uint64_t Session::message_count() const {

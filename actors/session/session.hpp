@@ -117,6 +117,10 @@ class Session {
   /// groups that exist.
   core::Result<TrainerGroup*> group(std::string_view name);
 
+  /// A layer of TrainingOptions::experts (actors/session/trainer_group.hpp); the session owns it.
+  /// Errc::invalid_argument lists the layers that have experts.
+  core::Result<ExpertLayer*> experts(std::uint32_t layer);
+
   /// After save() and save_local() it waits until the trainer's own tensors are copied: they may change from
   /// here until the next save. The same rate on all ranks, finite and not negative. The first one compares
   /// first values (SessionOptions::first_values).

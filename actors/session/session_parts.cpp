@@ -80,6 +80,7 @@ Session::Parts::~Parts() {
 core::Result<void> Session::Parts::open() {
   if (auto described = describe_configuration(); !described)
     return tl::unexpected(give_up(std::move(described.error())));
+  if (auto opened = open_experts(); !opened) return tl::unexpected(give_up(std::move(opened.error())));
   // Stages and experts differ, and so may what is wrong with their names.
   if (auto good = check_keys(plan, options.tensors); !good)
     return tl::unexpected(give_up(std::move(good.error())));
@@ -93,6 +94,25 @@ core::Result<void> Session::Parts::open() {
   TRY(world.start());
   TRY(inbox.wait_welcome(options.join_deadline + 5 * kGrace));
   return connect();
+}
+
+/// Their state is saved as the trainer's own tensors are.
+core::Result<void> Session::Parts::open_experts() {
+  has_own_tensors = !options.tensors.empty();
+  InlineRole::Ways ways;
+  ways.post = [this](messages::Envelope envelope) { world.post(std::move(envelope)); };
+  ways.perform = [this](const messages::Address& from, const Work& work) { router->perform(from, work); };
+  ways.now = [this] { return world.device().now(); };
+  ways.tracer = tracer.get();
+  ways.witness = world.witness();
+  experts = TRY(ExpertPlane::create(world.device(), plan, {world.rank(), world.epoch(), std::move(ways)}));
+  if (!experts) return {};
+  for (auto& tensor : experts->tensors()) options.tensors.push_back(std::move(tensor));
+  layers.emplace(*experts, inbox, [this]() -> std::optional<core::Lane> {
+    if (!order->in_lane("route()") || order->is_learning()) return {};
+    return lane;
+  });
+  return {};
 }
 
 /// What ranks compare when they join.
@@ -162,8 +182,8 @@ core::Result<void> Session::Parts::open_planes() {
     };
     hosts = std::make_unique<HostExchange>(world, std::move(make), options.step_deadline);
   }
-  router.emplace(
-      WorkRouter::Planes{*data, checkpoints ? &checkpoints->plane() : nullptr, local.get(), hosts.get()});
+  router.emplace(WorkRouter::Planes{*data, checkpoints ? &checkpoints->plane() : nullptr, local.get(),
+                                    hosts.get(), experts.get()});
   meter.emplace(world.device(), *data, context->bucket_count(), tracer.get());
   saves.emplace(*context);
   gate.emplace(*context, trainer_deadline(), [this](const auto& wait) { return meter->exposed(wait); });
@@ -191,6 +211,13 @@ RankWorld::Hooks Session::Parts::hooks() {
   };
   hooks.tracer = tracer.get();
   return hooks;
+}
+
+std::vector<WaitReport> Session::Parts::wait_reports() {
+  auto all = world.wait_reports();
+  if (!experts) return all;
+  for (auto& report : experts->reports()) all.push_back(std::move(report));
+  return all;
 }
 
 /// The roles through which ranks come together.
@@ -234,6 +261,7 @@ core::Result<void> Session::Parts::connect() {
     TRY(sequencer->add(spec.name, *groups.trainers.back(), std::move(members)));
   }
   TRY(data->set_groups(std::move(groups)));
+  if (layers) layers->connect(*context, *sequencer);
   if (local) TRY(connect_local_tier());
   tensor_keys = TRY(agree_on_tensors(*context));
   return {};
@@ -292,6 +320,7 @@ core::Result<void> Session::Parts::end_lane(double loss, std::optional<double> w
   TRY(in_turn(sequencer->lane_operations().may_end("end_lane()")));
   TRY(in_turn(order->end_lane()));
   sequencer->lane_operations().end();
+  if (experts) experts->end_lane(lane);
   losses.push_back({lane, loss, weight});
   return gate->end_round();
 }

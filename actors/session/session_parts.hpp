@@ -14,6 +14,7 @@
 #include "actors/session/checkpoint_tier.hpp"
 #include "actors/session/context.hpp"
 #include "actors/session/exact_masters.hpp"
+#include "actors/session/expert_layers.hpp"
 #include "actors/session/groups.hpp"
 #include "actors/session/host_exchange.hpp"
 #include "actors/session/local_tier.hpp"
@@ -38,9 +39,11 @@ struct Session::Parts {
 
   core::Result<void> open();
   core::Result<void> describe_configuration();
+  core::Result<void> open_experts();
   core::Result<void> open_planes();
   core::Error give_up(core::Error reason);
   RankWorld::Hooks hooks();
+  std::vector<WaitReport> wait_reports();
   void spawn_membership(RankSupervisorConfig supervisor);
   void spawn_roles();
   core::Result<void> connect();
@@ -100,8 +103,11 @@ struct Session::Parts {
   std::unique_ptr<gpu::Rendezvous> rendezvous;
   core::Result<gpu::CollectiveBackend*> collectives = nullptr;  ///< the world's
   std::unique_ptr<DataPlane> data;
-  RankState rank_state;                 ///< what this rank could save
-  std::vector<gpu::BufferView> memory;  ///< of its pieces
+  std::unique_ptr<ExpertPlane> experts;  ///< null without layers of experts
+  std::optional<ExpertLayers> layers;    ///< likewise
+  bool has_own_tensors = false;          ///< the trainer has: beside those of experts
+  RankState rank_state;                  ///< what this rank could save
+  std::vector<gpu::BufferView> memory;   ///< of its pieces
   std::optional<SessionContext> context;
   std::unique_ptr<CheckpointTier> checkpoints;  ///< null without a place for them
   std::unique_ptr<LocalTier> local;             ///< null without a place for local copies

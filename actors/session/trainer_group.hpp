@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,12 @@
 #include "core/ids.hpp"
 #include "core/result.hpp"
 #include "gpu/buffer.hpp"
+
+namespace troupe::core {
+struct Dispatch;
+struct ExpertExchange;
+struct RowMove;
+}  // namespace troupe::core
 
 namespace troupe::actors {
 
@@ -92,6 +99,101 @@ class TrainerGroup {
 
   /// Since the session began.
   virtual Sent sent() const = 0;
+};
+
+/// Where the tokens of a microbatch go in a layer of experts. N tokens, K choices of each, S slots: the
+/// choices that are kept, by expert, and within an expert by token.
+struct ExpertRouting {
+  /// Rows of one rank's tokens among those that come here, for one expert.
+  struct Product {
+    std::uint32_t expert = 0;  ///< among those here
+    int source = 0;            ///< the rank, as Session::gradient() takes it
+    std::size_t first = 0, end = 0;
+  };
+
+  std::uint64_t exchange = 0;
+  std::size_t choices = 0;                   ///< K
+  std::vector<std::int32_t> experts;         ///< (N, K), best first
+  std::vector<float> weights;                ///< (N, K)
+  std::vector<std::int64_t> choice_of_slot;  ///< (S): token * K + choice
+  std::vector<std::int64_t> slot_of_choice;  ///< (N, K); -1: its expert had no room
+  std::vector<Product> products;             ///< of all experts here, by expert and then by source
+  std::size_t received = 0;                  ///< rows that come here, for these
+  std::vector<std::int64_t> sent, taken;     ///< rows to and from each rank of group "ep"
+
+  // For rows of `width` floats in host memory, in the order of sums on which bits depend.
+
+  /// Slots (S, width): the rows of their tokens (N, width).
+  std::vector<float> gather(std::size_t width, std::span<const float> tokens) const;
+  /// Tokens (N, width): the sums of weight times slot, the best choice first.
+  std::vector<float> weigh(std::size_t width, std::span<const float> slots) const;
+  struct Gradients {
+    std::vector<float> slots;    ///< (S, width)
+    std::vector<float> weights;  ///< (N, K)
+  };
+  /// Of weigh(), from that by its result.
+  Gradients weigh_backward(std::size_t width, std::span<const float> slots,
+                           std::span<const float> d_tokens) const;
+};
+
+/// A layer of experts (TrainingOptions::experts), whose experts the ranks of group "ep" share: it decides
+/// where tokens go, brings rows to their experts and back, and counts. All ranks of the group make the same
+/// calls in the same order, on the trainer's thread. In each microbatch: route(), dispatch(), a product for
+/// each of ExpertRouting::products, combine(); in backward, with gradients, dispatch() and combine() again
+/// (the latter may be left out), and to Session::gradient(parameter, source) the product with the rows of
+/// each source. So the bits do not depend on how many ranks share the experts.
+///
+/// A call out of turn is Errc::invalid_argument, and changes nothing. When more rows would come to a rank
+/// than ExpertLayerOptions::most_rows, no choice of the microbatch is kept, on any rank of the group, and no
+/// rank commits the step, whose outcome says why; outside of a step the call is Errc::out_of_memory.
+class ExpertLayer {
+ public:
+  virtual ~ExpertLayer() = default;
+  virtual int experts_here() const = 0;
+  virtual int first_expert() const = 0;        ///< of those here, by its number among all
+  virtual std::int64_t most_rows() const = 0;  ///< that ExpertRouting::received may be
+
+  /// Of each expert; empty without ExpertLayerOptions::bias_rate. They move in finish_step(), when the step
+  /// is committed, and are saved and restored with the parameters.
+  virtual std::span<const float> bias() const = 0;
+  /// How often all tokens of all ranks have chosen each expert since the run began, and how often of these it
+  /// had no room. They grow in finish_step(), and are saved and restored.
+  virtual std::span<const std::int64_t> chosen() const = 0;
+  virtual std::span<const std::int64_t> dropped() const = 0;
+
+  /// What tokens with these logits (N, experts) choose: the best scores, with the biases, which do not weigh.
+  /// `logits` are in host memory. Waits for the other ranks' counts.
+  virtual core::Result<ExpertRouting> route(std::span<const float> logits) = 0;
+  /// Adds to d_logits (N, experts) the gradient through the weights, from that by them, (N, K).
+  virtual core::Result<void> route_backward(const ExpertRouting& routes, std::span<const float> logits,
+                                            std::span<const float> d_weights, std::span<float> d_logits) = 0;
+  /// Brings the rows of slots (S) to their experts, as rows that products read (received), or in backward
+  /// gradients by what came back. Memory as for TrainerGroup: with a compute stream rows may be read by what
+  /// is enqueued after the call, otherwise when it returns.
+  virtual core::Result<void> dispatch(const ExpertRouting& routes, gpu::ConstBufferView slots,
+                                      gpu::BufferView rows, std::size_t row_bytes) = 0;
+  /// The way back: rows (received) of what experts made of them, to the slots (S) of their tokens.
+  virtual core::Result<void> combine(const ExpertRouting& routes, gpu::ConstBufferView rows,
+                                     gpu::BufferView slots, std::size_t row_bytes) = 0;
+
+  // For programs in this tree that decide by themselves where tokens go, and whose rows move beside other
+  // work (core/experts, which is not installed).
+
+  struct Planned {
+    std::uint64_t exchange = 0;
+    const core::ExpertExchange* plan = nullptr;  ///< until the next call
+  };
+  virtual core::Result<Planned> plan(const core::Dispatch& dispatch) = 0;
+  /// Rows of an exchange begin to go out, or back; one move at a time, over all layers.
+  virtual core::Result<void> begin(std::uint64_t exchange, bool out, const core::RowMove& move,
+                                   gpu::ConstBufferView input, gpu::BufferView output,
+                                   std::size_t row_bytes) = 0;
+  virtual core::Result<void> wait() = 0;
+  /// This rank's tokens of the step: how often each expert was chosen, and had no room.
+  virtual core::Result<void> count(std::vector<std::int64_t> chosen, std::vector<std::int64_t> dropped) = 0;
+  /// State that a checkpoint has elsewhere: from before it was in tensors of its own.
+  virtual core::Result<void> restore(std::vector<float> bias, std::vector<std::int64_t> chosen,
+                                     std::vector<std::int64_t> dropped) = 0;
 };
 
 }  // namespace troupe::actors

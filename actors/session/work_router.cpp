@@ -16,6 +16,10 @@ void WorkRouter::perform(const messages::Address& from, const Work& work) const 
                                CHECK(planes_.local, "only a rank with a local tier exchanges copies");
                                planes_.local->perform(w);
                              },
+                             [&](const ExpertWork& w) {
+                               CHECK(planes_.experts, "only a rank with layers of experts moves rows");
+                               planes_.experts->perform(w);
+                             },
                              [&](const AbortCollectives& w) { abort(messages::error_of(w.reason)); }};
   std::visit(to_plane, work);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "actors/planes/checkpoint/plane.hpp"
+#include "actors/planes/experts/plane.hpp"
 #include "actors/planes/step/data_plane.hpp"
 #include "actors/roles/work.hpp"
 #include "actors/session/host_exchange.hpp"
@@ -19,6 +20,7 @@ class WorkRouter {
     CheckpointPlane* checkpoint = nullptr;
     LocalTier* local = nullptr;
     HostExchange* hosts = nullptr;
+    ExpertPlane* experts = nullptr;
   };
 
   explicit WorkRouter(Planes planes) : planes_(planes) {}

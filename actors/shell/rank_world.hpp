@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/roles/machine.hpp"
+#include "actors/shell/inline_role.hpp"
 #include "actors/shell/role_host.hpp"
 #include "actors/shell/tracer.hpp"
 #include "actors/shell/trainer_patience.hpp"
@@ -89,6 +90,8 @@ class RankWorld {
   /// A line for people, about what is not worth a failure.
   virtual void log(std::string_view line) = 0;
 
+  /// Is told what the roles do that run on the trainer's thread; null: nobody asks.
+  virtual RoleWitness* witness() { return nullptr; }
   /// Who waits for whom, for this rank's actors.
   virtual std::vector<WaitReport> wait_reports() = 0;
   virtual std::uint64_t message_count() const = 0;

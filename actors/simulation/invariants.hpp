@@ -12,6 +12,7 @@
 #include "actors/shell/rank_world.hpp"
 #include "actors/simulation/checkpoint_invariants.hpp"
 #include "actors/simulation/credit_invariants.hpp"
+#include "actors/simulation/expert_invariants.hpp"
 #include "actors/simulation/replica_invariants.hpp"
 #include "core/ids.hpp"
 #include "messages/envelope.hpp"
@@ -24,8 +25,8 @@ namespace troupe::actors {
 /// communicator launch the same in the same order; GB-1 a bucket is ready once per step; GB-3 a bucket is
 /// prepared after the update of the previous step; RS-1 all ranks decide the same; RS-4 committed steps grow
 /// by one; PS-3 a published bucket has the same bits on all ranks that keep the same part of it; CK-1 to CK-6
-/// about saves; LT-1 to LT-4 about local saves; and, for trainers that report where they are, CO-1 by their
-/// programs, CR-1 and UG-1 about the slots of pools.
+/// about saves; LT-1 to LT-4 about local saves; EG-1 to EG-4 about experts; and, for trainers that report
+/// where they are, CO-1 by their programs, CR-1 and UG-1 about the slots of pools.
 class InvariantMonitor {
  public:
   InvariantMonitor() = default;
@@ -42,6 +43,8 @@ class InvariantMonitor {
   const std::vector<std::string>& violations() const { return violations_; }
   void violate(std::string sentence);
 
+  /// For roles that run on the trainer's thread.
+  ExpertInvariants& experts() { return experts_; }
   /// For trainers that report where they are.
   CreditInvariants& credits() { return credits_; }
 
@@ -88,6 +91,7 @@ class InvariantMonitor {
   core::Step last_committed_{-1};
   CheckpointInvariants checkpoints_{[this](std::string sentence) { violate(std::move(sentence)); }};
   ReplicaInvariants replicas_{[this](std::string sentence) { violate(std::move(sentence)); }};
+  ExpertInvariants experts_{[this](std::string sentence) { violate(std::move(sentence)); }};
   CreditInvariants credits_{[this](std::string sentence) { violate(std::move(sentence)); }};
 };
 

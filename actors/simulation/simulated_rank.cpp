@@ -158,6 +158,8 @@ void SimulatedRank::deliver(const messages::Envelope& envelope) {
       surroundings_.monitor.on_published(rank_, published->step, published->bucket,
                                          hooks_.published_bits(published->bucket));
     }
+    if (std::holds_alternative<messages::StepFailed>(envelope.body))
+      surroundings_.monitor.experts().failed(rank_);
     hooks_.to_trainer(envelope);
     return;
   }
@@ -189,6 +191,20 @@ void SimulatedRank::note_state(Part& part) {
   const auto state = part.host.machine().state();
   if (std::exchange(part.state, state) != state && surroundings_.entered)
     surroundings_.entered(part.host.address(), state);
+}
+
+void SimulatedRank::heard(const messages::Envelope& envelope) {
+  surroundings_.loop.note(messages::name_of(envelope.body));
+  if (!dead_) surroundings_.monitor.experts().heard(envelope);
+}
+
+void SimulatedRank::asked(const messages::Address& who, const Work& work) {
+  if (!dead_) surroundings_.monitor.experts().asked(who, work);
+}
+
+void SimulatedRank::is_in(const messages::Address& who, std::string_view state) {
+  const bool is_new = std::exchange(states_[who], state) != state;
+  if (is_new && surroundings_.entered) surroundings_.entered(who, state);
 }
 
 Storage* SimulatedRank::local_storage() {

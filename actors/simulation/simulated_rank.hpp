@@ -44,7 +44,7 @@ struct SimulatedSurroundings {
 
 /// One rank's world in the simulator: its roles, its device, and a fiber for its trainer. Only bytes pass
 /// between ranks.
-class SimulatedRank final : public RankWorld, private TrainerPatience {
+class SimulatedRank final : public RankWorld, private TrainerPatience, private RoleWitness {
  public:
   SimulatedRank(SimulatedSurroundings surroundings, core::Rank rank, core::WorldSize world,
                 gpu::SimulatedDeviceOptions device);
@@ -91,6 +91,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   void log(std::string_view line) override { log_.emplace_back(line); }
   /// Log lines for people, in order.
   const std::vector<std::string>& logged() const { return log_; }
+  RoleWitness* witness() override { return this; }
   std::vector<WaitReport> wait_reports() override;
   std::uint64_t message_count() const override { return messages_; }
 
@@ -100,6 +101,9 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   bool wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
             std::chrono::nanoseconds deadline) override;
   void wake() override;
+  void heard(const messages::Envelope& envelope) override;
+  void asked(const messages::Address& who, const Work& work) override;
+  void is_in(const messages::Address& who, std::string_view state) override;
   void resume_soon();
   void rest();
   void deliver(const messages::Envelope& envelope);
@@ -133,6 +137,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience {
   std::vector<std::string> log_;
   Hooks hooks_;
   std::map<messages::Address, std::unique_ptr<Part>> parts_;
+  std::map<messages::Address, std::string_view> states_;  ///< of roles that run on the trainer's thread
   std::unique_ptr<Fiber> fiber_;
   core::Result<void> result_;
   bool waiting_ = false;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/errors.hpp"
+#include "core/experts/dispatch.hpp"
 
 namespace troupe::core {
 
@@ -14,6 +15,17 @@ Result<ExpertOwners> ExpertOwners::create(std::size_t experts, std::size_t ranks
                 "them",
                 experts, ranks);
   return ExpertOwners{experts, ranks};
+}
+
+Result<std::int64_t> most_expert_rows(const ExpertOwners& owners, std::size_t tokens, std::size_t choices,
+                                      std::optional<double> capacity_factor) {
+  auto most = static_cast<std::int64_t>(tokens * choices);  // of each rank
+  if (owners.ranks > 1 && capacity_factor) {
+    const auto capacity =
+        TRY(expert_capacity(static_cast<std::int64_t>(tokens), choices, owners.experts, *capacity_factor));
+    most = std::min(most, static_cast<std::int64_t>(owners.per_rank()) * capacity);
+  }
+  return most * static_cast<std::int64_t>(owners.ranks);
 }
 
 std::int64_t ExpertExchange::received_rows() const {

@@ -24,6 +24,11 @@ struct ExpertOwners {
   std::size_t first(std::size_t rank) const { return rank * per_rank(); }
 };
 
+/// Rows that may come to a rank's experts in one exchange: all choices of all ranks, which have `tokens`
+/// each, or those that a capacity lets through. Errc::invalid_argument as expert_capacity().
+Result<std::int64_t> most_expert_rows(const ExpertOwners& owners, std::size_t tokens, std::size_t choices,
+                                      std::optional<double> capacity_factor);
+
 /// Rows that belong together among those a rank received.
 struct ExpertRows {
   std::size_t source = 0;  ///< the rank whose tokens they are from

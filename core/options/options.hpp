@@ -150,6 +150,27 @@ struct LossScaling {
   int hysteresis = 1;
 };
 
+/// A layer of experts, as all ranks have it (Session::experts()): each token goes to a few of them.
+struct ExpertLayerOptions {
+  std::size_t experts = 0;  ///< on all ranks together; 0: the layer has none
+  std::size_t choices = 2;  ///< experts of each token
+  std::size_t tokens = 0;   ///< most tokens of a rank in a microbatch
+  /// Choices of a microbatch beyond ceil(tokens * choices / experts * factor) of an expert are dropped, those
+  /// with the least weights first; none: all are kept.
+  std::optional<double> capacity_factor{};
+  /// Rows that a rank's experts have room for in an exchange. When more would come no rank commits the step.
+  /// None: for all that can come.
+  std::optional<std::int64_t> most_rows{};
+  /// Exchanges of rows that a rank may have open, each until its gradients have come back or its lane has
+  /// ended; 0: as many as a step has lanes and microbatches.
+  std::size_t exchanges = 0;
+  /// By how much a committed step moves the router's biases, which even out the load without a loss. 0: it
+  /// has none. Above 0 scores are sigmoids, and those of the chosen experts are divided by their sum.
+  double bias_rate = 0;
+  /// Without biases: scores are a softmax over all experts; if false, over the chosen ones only.
+  bool score_before_choice = true;
+};
+
 /// What all ranks of a job must agree on.
 struct TrainingOptions {
   Strategy strategy = Strategy::zero1;
@@ -193,6 +214,9 @@ struct TrainingOptions {
   /// Number of consecutive data-parallel ranks that experts (ParameterSpec::is_expert) are distributed over;
   /// it must divide the data-parallel ranks. Above 1, these must divide the lanes. Session::group() has "ep".
   int expert_parallel = 1;
+  /// Of each layer of the model that all ranks have in common, pipeline stages included: Session::experts()
+  /// has those with experts. A rank's experts of a layer are consecutive ones.
+  std::vector<ExpertLayerOptions> experts{};
   /// Replicas of the sharded optimizer; must divide the number of data-parallel ranks, or, where these share
   /// lanes, the number of their groups. For hsdp and hfsdp the outer axis.
   int optimizer_instances = 1;

@@ -60,7 +60,8 @@ inline constexpr std::string_view kCompletionNames[] = {
     "StateRestored",    "ReplicaSeed",       "CopyDirectoryMade", "CopySealed",      "RoundRead",
     "RoundShared",      "RoundWritten",      "ExchangeClosed",    "RetrieveBegan",   "RetrieveOver",
     "StateGathered",    "CopiesTidied",      "UnitWanted",        "UnitGathered",    "LoadedShared",
-    "OrderLearned",
+    "OrderLearned",     "RowsCounted",       "CountsKnown",       "RowsWanted",      "RowsArrived",
+    "LoadCounted",      "LoadSummed",        "ExpertsRestored",
 };
 static_assert(std::size(kCompletionNames) == std::variant_size_v<Completion>);
 

@@ -85,7 +85,7 @@ core::Result<void> Arena::take_all(gpu::Device& device, const TrainingPlan& plan
   TRY(take_pools(device, program));
   optimizer_scratch_ = TRY(take(device, static_cast<std::size_t>(plan.inputs.optimizer_scratch_bytes)));
   squares_ = TRY(take(device, plan.buckets.size() * sizeof(core::ExactSquareSum)));
-  const auto verdict_bytes = verdict_words() * sizeof(std::int64_t);
+  const auto verdict_bytes = static_cast<std::size_t>(plan.inputs.verdict_elements) * sizeof(std::int64_t);
   verdict_ = TRY(take(device, verdict_bytes));
   own_verdict_ = TRY(device.allocate_staging(verdict_bytes));
   common_verdict_ = TRY(device.allocate_staging(verdict_bytes));

@@ -139,6 +139,11 @@ class DataPlane {
   /// The work enqueued on "compute" so far may read parameters: no update of this step or a later one writes
   /// them before that work is done. Called before the message that backward is over is posted.
   void mark_read();
+  /// How this rank's tokens of the step went to experts, as the verdict's words behind verdict_words().
+  /// Called before the message that backward is over is posted.
+  void set_expert_counts(std::vector<std::int64_t> counts);
+  /// The sums of all ranks, once the step is decided.
+  std::vector<std::int64_t> expert_counts() const;
   /// Watches for the end of the work enqueued on "compute" so far; null if there is no such stream.
   std::shared_ptr<const ComputeWatch> watch_compute();
 

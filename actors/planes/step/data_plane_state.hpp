@@ -186,9 +186,11 @@ struct DataPlane::State {
   std::size_t carries = 0;                 ///< likewise
   std::vector<std::vector<RootSum>> sums;  ///< for each launch that is an exchange
   PrepareVerdict verdict;                  ///< what the supervisor requested; read when the entry is launched
-  std::mutex verdict_mutex;                // guards verdict
-  core::Step refused{-1};                  ///< the last step after which all gradients were cleared
-  std::mutex refused_mutex;                // guards refused
+  std::vector<std::int64_t> expert_counts;      ///< of this rank
+  std::vector<std::int64_t> all_expert_counts;  ///< of all ranks
+  std::mutex verdict_mutex;                     // guards verdict and counts
+  core::Step refused{-1};                       ///< the last step after which all gradients were cleared
+  std::mutex refused_mutex;                     // guards refused
   /// Guards the order of what uses the arena's optimizer scratch: a step is one task of a host's stream, but
   /// several kernels of a GPU's, and those of two buckets must not come between each other.
   std::mutex scratch_mutex;

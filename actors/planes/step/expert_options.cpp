@@ -1,8 +1,67 @@
 #include "actors/planes/step/expert_options.hpp"
 
+#include <fmt/format.h>
+
+#include <cmath>
+
 #include "core/errors.hpp"
+#include "core/experts/dispatch.hpp"
+#include "core/experts/exchange.hpp"
+#include "core/experts/router.hpp"
 
 namespace troupe::actors {
+
+namespace {
+
+/// More would not fit into counts of any exchange, and most likely are a mistake.
+constexpr std::size_t kMostExperts = 1 << 16;
+
+core::Result<void> check_layer(const core::ExpertLayerOptions& layer, std::size_t number, int ranks) {
+  const auto wrong = [&](const std::string& what) {
+    return core::fail(core::Errc::invalid_argument, "layer {} of TrainingOptions::experts has {}", number,
+                      what);
+  };
+  if (layer.experts > kMostExperts)
+    return wrong(fmt::format("{} experts; at most {} are possible", layer.experts, kMostExperts));
+  TRY(core::ExpertOwners::create(layer.experts, static_cast<std::size_t>(ranks)));
+  if (layer.choices < 1 || layer.choices > layer.experts) {
+    return wrong(fmt::format("{} choices of a token among {} experts; give a number from 1 to that",
+                             layer.choices, layer.experts));
+  }
+  if (layer.tokens < 1 || layer.tokens > (std::size_t{1} << 32))
+    return wrong(fmt::format("{} tokens of a microbatch; give as many as a rank may have", layer.tokens));
+  if (!std::isfinite(layer.bias_rate) || layer.bias_rate < 0)
+    return wrong(fmt::format("a bias rate of {}; give 0 or a number above it", layer.bias_rate));
+  if (layer.most_rows && *layer.most_rows < 0)
+    return wrong(fmt::format("room for {} rows; give 0 or more", *layer.most_rows));
+  if (layer.capacity_factor) {
+    TRY(core::expert_capacity(static_cast<std::int64_t>(layer.tokens), layer.choices, layer.experts,
+                              *layer.capacity_factor));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::int64_t expert_words(const core::TrainingOptions& options) {
+  std::int64_t words = 0;
+  for (const auto& layer : options.experts) words += 2 * static_cast<std::int64_t>(layer.experts);
+  return words;
+}
+
+std::string describe_experts(const core::TrainingOptions& options) {
+  std::string text;
+  for (std::size_t number = 0; number < options.experts.size(); ++number) {
+    const auto& layer = options.experts[number];
+    if (layer.experts == 0) continue;
+    text += fmt::format(
+        "\nexperts of layer {}: {}, {} of each of {} tokens, capacity factor {}, most rows {}, exchanges {}, "
+        "bias rate {}, score before choice {}",
+        number, layer.experts, layer.choices, layer.tokens, layer.capacity_factor.value_or(0),
+        layer.most_rows.value_or(-1), layer.exchanges, layer.bias_rate, layer.score_before_choice);
+  }
+  return text;
+}
 
 core::Result<void> check_experts(const core::TrainingOptions& options, int data_parallel) {
   const int ep = options.expert_parallel;
@@ -12,6 +71,9 @@ core::Result<void> check_experts(const core::TrainingOptions& options, int data_
         "expert_parallel {} does not divide {} data-parallel ranks; choose a number from 1 that "
         "does",
         ep, data_parallel);
+  }
+  for (std::size_t layer = 0; layer < options.experts.size(); ++layer) {
+    if (options.experts[layer].experts > 0) TRY(check_layer(options.experts[layer], layer, ep));
   }
   if (ep == 1) return {};
   if (options.context_parallel > 1) {

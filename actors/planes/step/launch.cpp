@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "actors/planes/step/data_plane_state.hpp"
@@ -135,8 +136,11 @@ DataPlane::State::Posted DataPlane::State::reduce_verdict(const PlannedLaunch& l
     // The previous step's verdict was read before this one was requested, so nothing is copying these words.
     std::lock_guard lock(verdict_mutex);
     gpu::declare(device, "words of the verdict", {}, {arena.own_verdict()});
+    const auto words = arena.own_verdict().as<std::int64_t>();
     write_verdict(verdict.losses, verdict.refuse, verdict.wishes, verdict.alike,
-                  arena.own_verdict().as<std::int64_t>());
+                  words.first(verdict_words()));
+    CHECK(expert_counts.size() == words.size() - verdict_words(), "a step counts where its tokens go");
+    std::copy(expert_counts.begin(), expert_counts.end(), words.subspan(verdict_words()).begin());
   }
   auto& stream = stream_of(launch);
   // Every reduction of the step was launched before, so "update" measures every bucket before this.
@@ -169,9 +173,15 @@ void DataPlane::State::complete(const LaunchCollective& work, Flight flight) {
     }
     if (planned.is_verdict() && !done.failure.failed) {
       gpu::declare(device, "the verdict", {arena.common_verdict()}, {});
-      auto words = arena.common_verdict().as<std::int64_t>();
+      const auto words = arena.common_verdict().as<std::int64_t>();
+      const auto counts = words.subspan(verdict_words());
+      {
+        std::lock_guard lock(verdict_mutex);
+        all_expert_counts.assign(counts.begin(), counts.end());
+      }
       say(messages::Role::rank_supervisor, 0,
-          messages::VerdictArrived{work.step, read_verdict(words, averaging_of(plan.options))});
+          messages::VerdictArrived{work.step,
+                                   read_verdict(words.first(verdict_words()), averaging_of(plan.options))});
     }
     say(messages::Role::conductor, 0, std::move(done));
   });

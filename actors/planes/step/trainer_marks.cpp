@@ -37,6 +37,16 @@ void DataPlane::mark_computed(core::ParameterIndex parameter, core::Lane lane) {
   if (s.compute) s.compute->record(s.buckets[bucket.value]->computed.get());
 }
 
+void DataPlane::set_expert_counts(std::vector<std::int64_t> counts) {
+  std::lock_guard lock(state_->verdict_mutex);
+  state_->expert_counts = std::move(counts);
+}
+
+std::vector<std::int64_t> DataPlane::expert_counts() const {
+  std::lock_guard lock(state_->verdict_mutex);
+  return state_->all_expert_counts;
+}
+
 void DataPlane::mark_read() {
   auto& s = *state_;
   if (auto* const order = s.order_of_trainer()) {

@@ -309,7 +309,7 @@ core::Result<void> plan_inputs(TrainingPlan& plan, std::vector<core::UnitPass> p
   inputs.numerics = plan.options.numerics;
   inputs.lanes = plan.options.lanes;
   inputs.overlap = plan.options.overlap;
-  inputs.verdict_elements = static_cast<std::int64_t>(verdict_words());
+  inputs.verdict_elements = static_cast<std::int64_t>(verdict_words()) + expert_words(plan.options);
   inputs.optimizer_scratch_bytes = static_cast<std::int64_t>(optimizer_scratch_bytes(plan));
   inputs.parameter_credits = plan.options.gathered_units;
   inputs.gradient_credits = plan.options.gathered_units;
@@ -361,6 +361,7 @@ std::string describe(const TrainingPlan& plan) {
       o.pipeline_parallel, o.expert_parallel, o.optimizer_instances, o.gathered_units, o.staging_elements,
       static_cast<int>(o.unused_parameters), o.clip_norm);
   if (o.loss_divisor != 1) text += fmt::format("\nloss divisor {}", o.loss_divisor);
+  text += describe_experts(o);
   if (o.context_parallel > 1) text += fmt::format("\ncontext parallel {}", o.context_parallel);
   if (o.wire_dtype != core::DType::f32) text += fmt::format("\nwire dtype {}", core::name_of(o.wire_dtype));
   text += "\n" + core::describe(o.loss_scaling);

@@ -14,7 +14,8 @@ namespace troupe::actors {
 /// The number of words in the step's one small reduction, an i64 sum over all ranks, the same for any job:
 /// the exact square sum's limbs and its count of NaN and Inf; the exact sum of the losses; how many ranks
 /// refuse the step; whether a number is the same on all ranks; how many ranks have each wish; the exact sum
-/// of the lanes' weights, and how many lanes have one.
+/// of the lanes' weights, and how many lanes have one. A job's program has more words where there are layers
+/// of experts (TrainingOptions::experts): their counts follow these.
 std::size_t verdict_words();
 
 /// Where the exact square sum is among the words.
