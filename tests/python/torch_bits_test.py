@@ -14,6 +14,7 @@ import torch
 
 import troupe.torch
 from troupe.torch import Trainer
+from troupe.torch.data import LaneBatches
 
 STEPS = 5
 
@@ -122,6 +123,37 @@ class Bits(unittest.TestCase):
     def test_do_not_depend_on_whether_losses_are_scaled_by_a_power_of_two(self):
         self.over_meshes(models.llama, models.sum_of_losses, [("zero1", 2, {"loss_scaling": "fixed",
                                                                              "loss_scale": 1024})])
+
+
+def over_a_loader(workers, strategy, first, until, folder):
+    """Samples come in an order of their own in every epoch of 3 steps, from other processes."""
+    data = torch.utils.data.TensorDataset(torch.arange(26.0).view(26, 1).expand(26, 12) % 7)
+    model = models.Classifier()
+    with Trainer(model, strategy=strategy, lanes=models.LANES, lr=3e-3, checkpoints=folder) as trainer:
+        if first > 0:
+            trainer.restore()
+        loader = iter(torch.utils.data.DataLoader(data, batch_sampler=trainer.batch_sampler(len(data), 2),
+                                                  num_workers=workers))
+        while trainer.next_step < until:
+            trainer.train_step(lambda lane: model(next(loader)[0][:, None]).square().mean())
+        trainer.save()
+        return models.bits(trainer.state_dict())
+
+
+class Loaders(unittest.TestCase):
+    def test_give_the_same_samples_on_any_ranks_and_after_a_resume(self):
+        with tempfile.TemporaryDirectory() as alone, tempfile.TemporaryDirectory() as together:
+            expected = ranks.results(1, over_a_loader, 0, "ddp", 0, 5, alone)[0]
+            ranks.results(2, over_a_loader, 1, "zero1", 0, 2, together)
+            found = ranks.results(3, over_a_loader, 1, "zero3", 2, 5, together)
+            self.assertEqual(set(found), {expected})
+
+    def test_take_each_sample_once_in_an_epoch(self):
+        for step in (0, 3):
+            lanes = iter(LaneBatches(26, 2, 4, range(4), step, 7))
+            taken = [sample for _ in range(3 * 4) for sample in next(lanes)]
+            self.assertEqual(len(set(taken)), 24)
+            self.assertLess(max(taken), 26)
 
 
 def until_killed(folder, victim):

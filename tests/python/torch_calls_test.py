@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """What troupe.torch refuses, and says; and what it does with buffers, unused parameters and models after close()."""
 
+import os
+import subprocess
 import tempfile
 import unittest
 import warnings
+from pathlib import Path
 
 import ranks  # first: it says where troupe is
 import models
@@ -182,6 +185,8 @@ REFUSED = [
     (lambda: Trainer(linear(), wire_dtyp="bf16"), "there is no option \"wire-dtyp\""),
     (lambda: Trainer(linear(), microbatches=2), "ask for more lanes"),
     (lambda: Trainer(linear(), device="cuda"), "on the CPU"),
+    (lambda: Trainer(linear(), tensor_parallel=2), "leave out tensor_parallel"),
+    (lambda: Trainer(linear(), lanes=4).batch_sampler(10, 3), "a step takes 4 lanes of 3 samples, and there are 10"),
     (lambda: Trainer(linear().double()), "parameter 0.weight is torch.float64"),
     (lambda: Trainer(linear().to("meta")), "parameter 0.weight is on meta"),
     (lambda: Trainer(linear().requires_grad_(False)), "no parameter that requires a gradient"),
@@ -238,11 +243,18 @@ def saves_and_restores_buffers(folder):
     return equal, bool((started != kept["norm.running_mean"]).any()), sorted(kept)
 
 
+def saves_a_llama(folder):
+    with Trainer(models.llama(), lr=1e-3, strategy="zero3", checkpoints=folder) as trainer:
+        models.train(trainer, models.sum_of_losses, 1)
+        trainer.save()
+        return trainer.state_dict()
+
+
 def starts_with_values_of_rank_0():
     model = linear()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(int(__import__("os").environ["RANK"]))
+            parameter.add_(int(os.environ["RANK"]))
     with Trainer(model, lr=0.0, lanes=2) as trainer:
         trainer.train_step(lambda lane: loss_of(model))
     return models.bits(model.state_dict()) == models.bits(linear().state_dict())
@@ -321,6 +333,16 @@ class Trainers(unittest.TestCase):
             names = ["flags", "linear.bias", "linear.weight", "norm.bias", "norm.num_batches_tracked",
                      "norm.running_mean", "norm.running_var", "norm.weight"]
             self.assertEqual(ranks.results(1, saves_and_restores_buffers, folder)[0], (True, True, names))
+
+    def test_save_what_transformers_can_load(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run, exported = Path(folder, "run"), Path(folder, "model")
+            state = ranks.results(2, saves_a_llama, str(run))[0]
+            subprocess.run([os.environ.get("TROUPE_TOOL", "troupe"), "checkpoint", "export", run, exported, "--to",
+                            "huggingface"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            models.llama().config.save_pretrained(exported)
+            loaded = models.LLAMA.from_pretrained(exported)
+            self.assertEqual(models.bits(loaded.state_dict()), models.bits(state))
 
     def test_begin_with_the_values_of_rank_0(self):
         self.assertEqual(ranks.results(2, starts_with_values_of_rank_0), [True, True])

@@ -120,8 +120,8 @@ def library() -> Any:
     for function, arguments in CALLS.items():
         getattr(loaded, "troupe_" + function).argtypes = [*arguments, _error]
         getattr(loaded, "troupe_" + function).restype = c_int
-    for function, (result, arguments) in OTHERS.items():
-        getattr(loaded, "troupe_" + function).argtypes = list(arguments)
+    for function, (result, taken) in OTHERS.items():
+        getattr(loaded, "troupe_" + function).argtypes = list(taken)
         getattr(loaded, "troupe_" + function).restype = result
     return loaded
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Optional, Sequence
 
@@ -139,7 +140,7 @@ class Session:
         handle = ctypes.c_void_p()
         self._kept = options._kept
         _c.call("session_join", options._handle, ctypes.byref(handle))
-        self._handle = handle
+        self._handle, self._owner = handle, os.getpid()
         self.rank: int = _c.value("rank", handle)
         self.world_size: int = _c.value("world_size", handle)
         self.lanes: tuple[int, ...] = tuple(
@@ -148,7 +149,7 @@ class Session:
 
     def __del__(self) -> None:
         handle = self.__dict__.pop("_handle", None)
-        if handle:
+        if handle and self._owner == os.getpid():  # and not a worker that was forked off, of a DataLoader for instance
             _c.value("session_free", handle)
 
     @property
@@ -178,7 +179,7 @@ class Session:
     def _memory(self, function: str, parameter: int) -> Any:
         data, size = ctypes.c_void_p(), ctypes.c_size_t()
         _c.call(function, self._handle, parameter, ctypes.byref(data), ctypes.byref(size))
-        memory = (ctypes.c_char * size.value).from_address(data.value or 0)
+        memory: Any = (ctypes.c_char * size.value).from_address(data.value or 0)
         memory._session = self
         return memory
 
@@ -251,7 +252,7 @@ class Session:
 
     def take_saves(self) -> list[SaveResult]:
         """Saves that have ended since the last call. Never waits."""
-        results = []
+        results: list[SaveResult] = []
         while True:
             found, result = ctypes.c_int32(), _c.SaveResult()
             _c.call("take_save", self._handle, ctypes.byref(found), ctypes.byref(result))

@@ -11,6 +11,7 @@ from torch import nn
 
 from troupe.errors import Error, Status, invalid
 from troupe.session import Options, Outcome, Restored, SaveResult, Session
+from troupe.torch.data import LaneBatches
 from troupe.torch.parameters import PARAMETER_DTYPES, buffers_of, parameters_of, share_first_values
 from troupe.torch.parameters import Parameter
 from troupe.torch.units import PARAMETERS_SHARDED, SHARDED, Gates, Units, units_of
@@ -70,10 +71,15 @@ class Trainer:
             raise Error(Status.UNAVAILABLE, "troupe.torch keeps parameters on the CPU; leave out device")
         if options.get("microbatches", 1) != 1:
             raise invalid("a lane of troupe.torch is one microbatch; ask for more lanes instead of microbatches")
+        for name in ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"):
+            if options.get(name, 1) != 1:
+                raise Error(Status.UNAVAILABLE, f"troupe.torch is data parallel; leave out {name}")
         self.model, self.lr = model, lr
         self._seed, self._zeros = seed, unused_parameters == "zeros"
         self._parameters, self._buffers = parameters_of(model), buffers_of(model)
-        self._is_open, self._step, self._saves = True, None, []
+        self._is_open = True
+        self._step: Optional[Step] = None
+        self._saves: list[SaveResult] = []
         own_units = units_of(model, self._parameters, units) if strategy in SHARDED or units is not None else []
 
         made = Options()
@@ -87,7 +93,7 @@ class Trainer:
         defaults = {"optimizer": optimizer, "betas": betas, "eps": eps, "weight_decay": weight_decay,
                     "momentum": momentum, "nesterov": nesterov}
         self._add_groups(made, defaults, groups)
-        self._join(made, bool(own_units))
+        self._join(made, lanes)
         self._gates = Gates(self.session, own_units, strategy in PARAMETERS_SHARDED)
         self._publishes = not own_units
         self._begin()
@@ -108,8 +114,9 @@ class Trainer:
             for name, value in _optimizer_options({**defaults, **own}):
                 options.set_of_group(number, name, value)
 
-    def _join(self, options: Options, has_units: bool) -> None:
+    def _join(self, options: Options, lanes: int) -> None:
         rank, ranks = options.place()
+        self._lane_count = lanes or ranks
         for parameter in self._parameters:
             parameter.number = options.add_parameter(
                 parameter.name, parameter.shape, PARAMETER_DTYPES[parameter.dtype], frozen=parameter.is_frozen,
@@ -129,8 +136,10 @@ class Trainer:
         for parameter in self._parameters:
             parameter.write(session, parameter.tensor)
             parameter.tensor.grad = None
-        self._hooks = [parameter.tensor.register_post_accumulate_grad_hook(self._gradient_hook(parameter))
-                       for parameter in self._parameters if not parameter.is_frozen]
+        self._hooks = [
+            parameter.tensor.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                self._gradient_hook(parameter))
+            for parameter in self._parameters if not parameter.is_frozen]
         for parameter in self._resident():
             parameter.attach(session)
         self._gates.empty()
@@ -159,6 +168,11 @@ class Trainer:
         """The number, from 0, of the step that is being computed, or of the next one; after restore() that of the
         first step that was not saved."""
         return self.session.next_step
+
+    def batch_sampler(self, size: int, batch: int, seed: int = 0) -> LaneBatches:
+        """For DataLoader(dataset, batch_sampler=...): batches of `batch` of the `size` samples, one for each lane that
+        this rank plays, in order, from the next step on; make it after restore(). `next(iterator)` once per lane."""
+        return LaneBatches(size, batch, self._lane_count, self.lanes, self.next_step, seed)
 
     # ---- Steps. ----
 
@@ -379,7 +393,7 @@ class Step:
         if trainer._seed is not None:
             # Odd factors keep apart what small numbers of seeds, steps and lanes could make equal.
             mixed = trainer._seed * 0x9E3779B97F4A7C15 + self.index * 0xC2B2AE3D27D4EB4F + lane * 0x165667B19E3779F9
-            torch.random.default_generator.manual_seed(mixed % 2**63)
+            torch.default_generator.manual_seed(mixed % 2**63)
         trainer._gates.enter("forward")
 
     def _expect_ended(self) -> None:
@@ -410,7 +424,7 @@ class Step:
             if parameter.unit is None:
                 parameter.attach_gradient(session)
         scale = session.loss_scale
-        (loss if scale == 1 else loss * scale).backward()
+        (loss if scale == 1 else loss * scale).backward()  # type: ignore[no-untyped-call]
         trainer._gates.enter("idle")
         for parameter in trained:
             parameter.detach_gradient()

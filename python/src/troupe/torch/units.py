@@ -41,7 +41,7 @@ def _outermost_list(model: nn.Module) -> list[nn.Module]:
 
 def _modules_of(model: nn.Module, units: Units) -> list[nn.Module]:
     """What `units` names: modules, their classes, or the names of their classes."""
-    chosen = list(units) if units is not None else sorted(getattr(model, "_no_split_modules", None) or ())
+    chosen: list[Any] = list(units) if units is not None else sorted(getattr(model, "_no_split_modules", None) or ())
     if not chosen:
         found = _outermost_list(model) if units is None else []
     elif all(isinstance(unit, nn.Module) for unit in chosen):
@@ -76,7 +76,7 @@ def units_of(model: nn.Module, parameters: list[Parameter], units: Units) -> lis
     for module in model.modules():
         for tensor in module.parameters(recurse=False):
             owners.setdefault(id(tensor), set()).add(in_unit.get(id(module), -1))
-    found = []
+    found: list[Unit] = []
     for index, module in enumerate(modules):
         own = [parameter for parameter in parameters if owners[id(parameter.tensor)] == {index}]
         if own:
@@ -153,7 +153,7 @@ class Gates:
             if self.phase == "forward" and torch.is_grad_enabled():
                 for tensor in tensors_in(output):
                     if tensor.requires_grad:
-                        tensor.register_hook(before_backward)
+                        tensor.register_hook(before_backward)  # type: ignore[no-untyped-call]
         return hook
 
     def acquire(self, index: int) -> None:
