@@ -138,6 +138,13 @@ def runs_a_unit_outside_of_steps():
         model(torch.ones(2, 4))
 
 
+def takes_gradients_of_released_units():
+    model = Layers()
+    x = torch.ones(2, 4, requires_grad=True)
+    with Trainer(model, lr=0.1, strategy="zero3") as trainer:
+        trainer.train_step(lambda lane: torch.autograd.grad(model(x).sum(), x, create_graph=True)[0].sum())
+
+
 def runs_units_out_of_order():
     model = Layers()
     with Trainer(model, lr=0.1, strategy="zero3", units=list(model.layers)[::-1]) as trainer:
@@ -176,6 +183,7 @@ REFUSED = [
     (lambda: Trainer(linear(), lr=0.1).save(), "checkpoints"),
     (runs_a_unit_outside_of_steps, "layers.0 runs outside of a step"),
     (runs_units_out_of_order, "unit"),
+    (takes_gradients_of_released_units, "gradients reach layers.2 outside of step.backward()"),
     (nests_units, "lies within unit"),
     (uses_a_closed_trainer, "after close()"),
     (lambda: Trainer(linear()).step(), "expected a learning rate"),
@@ -314,6 +322,30 @@ def evaluate(trainer):
         return models.sum_of_losses(trainer.model, 0, 0)[0].item()
 
 
+def penalty(model):
+    """On the gradient of the input."""
+    x = torch.linspace(-1, 1, 8).view(2, 4).requires_grad_()
+    y = model(x)
+    return y.square().mean() + torch.autograd.grad(y.sum(), x, create_graph=True)[0].square().mean()
+
+
+def penalised(strategy):
+    """The norm of the penalty's gradient, over Troupe and in plain PyTorch, and gradients of inputs in an evaluation."""
+    model, plain = Layers(), Layers()
+    penalty(plain).backward()
+    expected = torch.cat([parameter.grad.flatten() for parameter in plain.parameters()]).norm().item()
+    of_inputs = []
+    with Trainer(model, lr=0.0, strategy=strategy) as trainer:
+        for evaluated in (model, plain):
+            x = torch.ones(2, 4, requires_grad=True)
+            with trainer.evaluation():
+                of_inputs.append(torch.autograd.grad(evaluated(x).sum(), x)[0])
+        if strategy == "zero3":
+            return torch.equal(*of_inputs)
+        norm = trainer.train_step(lambda lane: penalty(model)).gradient_norm
+    return torch.equal(*of_inputs) and abs(norm - expected) < 1e-6
+
+
 def loses_a_step():
     model = linear()
     with Trainer(model, lr=0.1) as trainer:
@@ -362,6 +394,11 @@ class Trainers(unittest.TestCase):
 
     def test_leave_a_plain_model(self):
         self.assertEqual(ranks.results(2, trains_on_after_close), [True, True])
+
+    def test_take_gradients_of_gradients_and_of_inputs(self):
+        for strategy in ("zero1", "zero2", "zero3"):
+            with self.subTest(strategy=strategy):
+                self.assertEqual(ranks.results(2, penalised, strategy), [True, True])
 
     def test_do_not_commit_a_step_with_gradients_that_are_not_numbers(self):
         self.assertEqual(ranks.results(2, loses_a_step), [(False, True, True)] * 2)

@@ -146,11 +146,15 @@ class Gates:
 
     def _after_forward(self, index: int) -> Any:
         def before_backward(gradient: torch.Tensor) -> None:
-            if self.phase == "backward":
+            if self.phase in ("backward", "evaluation"):
                 self.acquire(index)
+            elif self.is_sharded:
+                raise invalid(f"gradients reach {self._units[index].name} outside of step.backward(), where its "
+                              "parameters are released; for torch.autograd.grad() within a lane choose ddp, zero1 or "
+                              "zero2, or take it within `with trainer.evaluation():`")
 
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if self.phase == "forward" and torch.is_grad_enabled():
+            if self.phase in ("forward", "evaluation") and torch.is_grad_enabled():
                 for tensor in tensors_in(output):
                     if tensor.requires_grad:
                         tensor.register_hook(before_backward)  # type: ignore[no-untyped-call]
