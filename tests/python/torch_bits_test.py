@@ -2,6 +2,7 @@
 """troupe.torch gives the same bits on any number of ranks, with any strategy, also after a rank was killed."""
 
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -80,7 +81,7 @@ def narrow():
 
 
 # PyTorch brings a Gloo of its own, which must not come between Troupe and its.
-MESHES = [("ddp", 2, {"collectives": "gloo"}), ("zero1", 3, {}), ("zero1", 4, {"units": [torch.nn.Module], "overlap": True}),
+MESHES = [("ddp", 2, {"collectives": "gloo"}), ("zero1", 3, {}), ("zero1", 4, {"units": ["LlamaDecoderLayer"]}),
           ("zero2", 2, {}), ("zero3", 1, {}), ("zero3", 3, {}), ("hsdp", 4, {"optimizer_instances": 2}),
           ("hfsdp", 4, {"optimizer_instances": 2, "gathered_units": 1})]
 
@@ -90,8 +91,6 @@ class Bits(unittest.TestCase):
         alone = of_all_ranks(1, make, loss_of, {"strategy": "ddp", **more})
         for strategy, count, options in meshes:
             with self.subTest(strategy=strategy, ranks=count):
-                if "units" in options:
-                    options = {**options, "units": ["LlamaDecoderLayer"]}
                 self.assertEqual(of_all_ranks(count, make, loss_of, {"strategy": strategy, **options, **more}), alone)
 
     def test_are_those_of_one_rank_on_every_mesh(self):
@@ -176,6 +175,18 @@ def resumed(folder, strategy):
         return models.bits(trainer.state_dict())
 
 
+def with_copies_at_peers(folder, until):
+    """The bits, whether a local save was restored, and whether all saves were committed."""
+    with Trainer(models.llama(), strategy="zero3", lanes=models.LANES, lr=3e-3, replication_factor=2,
+                 local_checkpoints=folder + "/{rank}") as trainer:
+        restored = trainer.restore()
+        models.train(trainer, models.sum_of_losses, until)
+        trainer.save(local=True)
+        trainer.wait_saves()
+        committed = all(save.committed and save.is_local for save in trainer.take_saves())
+        return models.bits(trainer.state_dict()), restored is not None and restored.is_local, committed
+
+
 def uninterrupted():
     with Trainer(models.llama(), strategy="ddp", lanes=models.LANES, lr=3e-3) as trainer:
         models.train(trainer, models.sum_of_losses, STEPS)
@@ -193,6 +204,14 @@ class Killed(unittest.TestCase):
             for count, strategy in ((2, "zero1"), (4, "zero3"), (1, "ddp")):
                 with self.subTest(ranks=count, strategy=strategy):
                     self.assertEqual(set(ranks.results(count, resumed, folder, strategy)), {expected})
+
+
+    def test_jobs_go_on_from_copies_of_a_node_that_was_lost(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ranks.results(2, with_copies_at_peers, folder, 3)
+            shutil.rmtree(os.path.join(folder, "1"))
+            expected = ranks.results(1, uninterrupted)[0]
+            self.assertEqual(ranks.results(2, with_copies_at_peers, folder, STEPS), [(expected, True, True)] * 2)
 
 
 if __name__ == "__main__":

@@ -81,6 +81,9 @@ CALLS = {
     "save": (_handle, c_char_p, _posted),
     "take_save": (_handle, POINTER(c_int32), POINTER(SaveResult)),
     "wait_saves": (_handle,),
+    "save_local": (_handle, c_char_p, _posted),
+    "take_local_save": (_handle, POINTER(c_int32), POINTER(SaveResult)),
+    "wait_local_saves": (_handle,),
     "restore_with": (_handle, POINTER(RestoreOptions), POINTER(Restored)),
     "leave": (_handle,),
 }

@@ -118,6 +118,7 @@ class SaveResult:
     committed: bool
     name: str
     message: str
+    is_local: bool
 
 
 @dataclass(frozen=True)
@@ -243,26 +244,30 @@ class Session:
         _c.call("group_broadcast", found, address, size, _c.U8, root, ctypes.byref(posted))
         _c.call("group_wait", found, posted)
 
-    def save(self, common: Optional[Mapping[str, Any]] = None) -> int:
-        """Saves in the background; `common` is anything in JSON whose numbers are whole."""
+    def save(self, common: Optional[Mapping[str, Any]] = None, *, local: bool = False) -> int:
+        """Saves in the background; `common` is anything in JSON whose numbers are whole. A local save goes to this
+        rank's own directory (option "local_checkpoints"), with copies at other ranks ("replication_factor")."""
         sequence = ctypes.c_uint64()
         text = None if common is None else json.dumps(common).encode()
-        _c.call("save", self._handle, text, ctypes.byref(sequence))
+        _c.call("save_local" if local else "save", self._handle, text, ctypes.byref(sequence))
         return sequence.value
 
-    def take_saves(self) -> list[SaveResult]:
-        """Saves that have ended since the last call. Never waits."""
+    def take_saves(self, *, local: bool = False) -> list[SaveResult]:
+        """Saves of that kind that have ended since the last call. Never waits."""
         results: list[SaveResult] = []
         while True:
             found, result = ctypes.c_int32(), _c.SaveResult()
-            _c.call("take_save", self._handle, ctypes.byref(found), ctypes.byref(result))
+            _c.call("take_local_save" if local else "take_save", self._handle, ctypes.byref(found),
+                    ctypes.byref(result))
             if not found.value:
                 return results
             results.append(SaveResult(result.sequence, result.step, result.bytes, bool(result.committed),
-                                      result.name.decode(), result.message.decode(errors="replace")))
+                                      result.name.decode(), result.message.decode(errors="replace"), local))
 
     def wait_saves(self) -> None:
+        """Until every save of both kinds that was begun is over."""
         _c.call("wait_saves", self._handle)
+        _c.call("wait_local_saves", self._handle)
 
     def restore(self, name: Optional[str] = None, *, directory: Optional[str] = None, weights_only: bool = False,
                 strictness: Optional[str] = None) -> Optional[Restored]:

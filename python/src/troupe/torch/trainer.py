@@ -272,13 +272,15 @@ class Trainer:
                                for parameter in unit.parameters})
         return copies
 
-    def save(self, common: Optional[Mapping[str, Any]] = None) -> int:
+    def save(self, common: Optional[Mapping[str, Any]] = None, *, local: bool = False) -> int:
         """Saves the state after the last step in the background, by all ranks alike; `common`, whose numbers are whole,
-        comes back from restore(). Of buffers rank 0's are kept. Returns the number that its SaveResult will have."""
+        comes back from restore(). Of buffers rank 0's are kept. A local save goes to each rank's own directory
+        (local_checkpoints="...{rank}"), with copies at replication_factor - 1 other ranks; restore() takes it where it
+        is the newest and every part is still there. Returns the number that its SaveResult will have."""
         self._expect_between_steps("save()")
         for buffer in self._buffers:
             buffer.keep()
-        return self.session.save(common)
+        return self.session.save(common, local=local)
 
     def take_saves(self) -> list[SaveResult]:
         """Saves that have ended since the last call. Failed ones are also logged."""
@@ -292,7 +294,7 @@ class Trainer:
         self._collect_saves()
 
     def _collect_saves(self) -> None:
-        for result in self.session.take_saves():
+        for result in [*self.session.take_saves(), *self.session.take_saves(local=True)]:
             if not result.committed:
                 _log.error("rank %d: the save after step %d failed: %s", self.rank, result.step, result.message)
             self._saves.append(result)
