@@ -1,6 +1,7 @@
 #include "actors/launch/node_agent.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <csignal>
@@ -24,6 +25,8 @@ std::string_view name_of(Ending::Kind kind) noexcept {
       return "stopped";
     case Ending::Kind::abandoned:
       return "abandoned";
+    case Ending::Kind::lost:
+      return "lost with its node";
   }
   return "unknown";
 }
@@ -31,9 +34,10 @@ std::string_view name_of(Ending::Kind kind) noexcept {
 namespace {
 
 /// No process ends itself like this: such a death does not follow from a peer's.
-bool killed_from_outside(ExitStatus status) {
-  return status.signal == SIGKILL || status.signal == SIGSEGV || status.signal == SIGBUS ||
-         status.signal == SIGILL || status.signal == SIGFPE;
+bool killed_from_outside(const Ending& ending) {
+  const ExitStatus status = ending.status;
+  return ending.kind == Ending::Kind::lost || status.signal == SIGKILL || status.signal == SIGSEGV ||
+         status.signal == SIGBUS || status.signal == SIGILL || status.signal == SIGFPE;
 }
 
 bool did_what_was_asked(ExitStatus status, int signal) {
@@ -43,7 +47,9 @@ bool did_what_was_asked(ExitStatus status, int signal) {
 }  // namespace
 
 NodeAgentMachine::NodeAgentMachine(NodeAgentConfig config)
-    : config_(std::move(config)), running_(static_cast<std::size_t>(config_.ranks)) {
+    : config_(std::move(config)),
+      running_(static_cast<std::size_t>(config_.ranks)),
+      ready_(static_cast<std::size_t>(config_.nodes), true) {
   CHECK(config_.ranks > 0, "a gang has at least one rank");
 }
 
@@ -89,17 +95,51 @@ bool NodeAgentMachine::cause_is_known() const {
   return found && endings_[*found].status.code != kExitFenced;
 }
 
-NodeEffects NodeAgentMachine::start_failed(int rank) {
+NodeEffects NodeAgentMachine::start_failed(int first, int count) {
   NodeEffects effects;
-  CHECK(state_ == State::watching || state_ == State::stopping, "only a gang that starts can fail to start");
+  if (state_ != State::watching && state_ != State::stopping) return effects;
   start_failed_ = true;
-  for (int absent = rank; absent < config_.ranks; ++absent) {
+  for (int absent = first; absent < first + count; ++absent) {
     alive_ -= is_running(absent) ? 1 : 0;
     running_[static_cast<std::size_t>(absent)] = false;
   }
   if (state_ == State::watching) stop(SIGTERM, effects);
   if (alive_ == 0) gang_ended(effects);
   return effects;
+}
+
+NodeEffects NodeAgentMachine::node_lost(int node, int first, int count, std::chrono::nanoseconds now) {
+  NodeEffects effects;
+  ready_[static_cast<std::size_t>(node)] = false;
+  if (state_ != State::watching && state_ != State::stopping) return effects;
+  const int before = alive_;
+  for (int rank = first; rank < first + count; ++rank) {
+    if (!is_running(rank)) continue;
+    running_[static_cast<std::size_t>(rank)] = false;
+    --alive_;
+    endings_.push_back({rank, generation_, Ending::Kind::lost, {}, now});
+  }
+  if (alive_ == before) return effects;
+  if (state_ == State::watching) stop(SIGTERM, effects);
+  if (alive_ == 0) gang_ended(effects);
+  return effects;
+}
+
+NodeEffects NodeAgentMachine::node_ready(int node, std::chrono::nanoseconds now) {
+  NodeEffects effects;
+  ready_[static_cast<std::size_t>(node)] = true;
+  if (state_ != State::waiting || !waits_for_nodes_ || !absent_nodes().empty()) return effects;
+  effects.push_back(CancelDeadline{});
+  launch(now, effects);
+  return effects;
+}
+
+std::vector<int> NodeAgentMachine::absent_nodes() const {
+  std::vector<int> absent;
+  for (int node = 0; node < config_.nodes; ++node) {
+    if (!ready_[static_cast<std::size_t>(node)]) absent.push_back(node);
+  }
+  return absent;
 }
 
 Ending::Kind NodeAgentMachine::classify(ExitStatus status, std::chrono::nanoseconds now) const {
@@ -117,10 +157,12 @@ std::optional<std::size_t> NodeAgentMachine::cause() const {
   for (std::size_t i = 0; i < endings_.size(); ++i) {
     const Ending& ending = endings_[i];
     if (ending.kind == Ending::Kind::first) found = i;
-    if (!found || ending.kind != Ending::Kind::secondary) continue;
-    const ExitStatus status = endings_[*found].status;
-    const bool stronger = killed_from_outside(ending.status) && !killed_from_outside(status);
-    const bool fenced = status.code == kExitFenced && ending.status.code != kExitFenced;
+    const bool lost = ending.kind == Ending::Kind::lost;
+    if (lost && !found) found = i;
+    if (!found || (ending.kind != Ending::Kind::secondary && !lost)) continue;
+    const Ending& before = endings_[*found];
+    const bool stronger = !lost && killed_from_outside(ending) && !killed_from_outside(before);
+    const bool fenced = before.status.code == kExitFenced && ending.status.code != kExitFenced;
     if (stronger || fenced) found = i;
   }
   if (found && endings_[*found].status.code == kExitFenced) return silent().value_or(*found);
@@ -167,8 +209,13 @@ NodeEffects NodeAgentMachine::signalled(int signal) {
 
 NodeEffects NodeAgentMachine::deadline(std::chrono::nanoseconds now) {
   NodeEffects effects;
-  if (state_ == State::waiting) {
-    launch(now, effects);
+  if (state_ == State::waiting && waits_for_nodes_) {
+    finish(1,
+           fmt::format("node {} did not come back within {:.3g} s", fmt::join(absent_nodes(), ", "),
+                       std::chrono::duration<double>(config_.node_patience).count()),
+           effects);
+  } else if (state_ == State::waiting) {
+    begin_when_ready(now, effects);
   } else if (state_ == State::watching && cause()) {
     stop(SIGTERM, effects);
   } else if (state_ == State::stopping && rung_ == Rung::asked) {
@@ -229,7 +276,9 @@ void NodeAgentMachine::count_failure() {
 }
 
 bool NodeAgentMachine::lived_for_a_while() const {
-  const auto failed = [](const Ending& ending) { return ending.kind == Ending::Kind::first; };
+  const auto failed = [](const Ending& ending) {
+    return ending.kind == Ending::Kind::first || ending.kind == Ending::Kind::lost;
+  };
   const auto first = std::find_if(endings_.begin(), endings_.end(), failed);
   return first != endings_.end() && first->at - launched_ >= config_.first_backoff;
 }
@@ -245,6 +294,8 @@ void NodeAgentMachine::gang_ended(NodeEffects& effects) {
   const bool abandoned = std::any_of(endings_.begin(), endings_.end(), is_abandoned);
   const std::optional<int> code = code_that_forbids_restart();
   if (cause()) count_failure();
+  // Others than this node say when they have cleared away what was left.
+  for (int node = 1; node < config_.nodes; ++node) ready_[static_cast<std::size_t>(node)] = false;
 
   if (stop_signal_ != 0) {
     finish(code == kExitTemporaryFailure ? *code : 128 + stop_signal_,
@@ -270,14 +321,22 @@ void NodeAgentMachine::gang_ended(NodeEffects& effects) {
     ++restarts_;
     ++generation_;
     // The last rank's end is the present time.
-    if (quick_failures_ <= 1) return launch(endings_.back().at, effects);
+    if (quick_failures_ <= 1) return begin_when_ready(endings_.back().at, effects);
     const int doublings = std::min(quick_failures_ - 2, 16);
     state_ = State::waiting;
+    waits_for_nodes_ = false;
     // Many doublings of a long first pause would overflow.
     const auto first_backoff = std::min(config_.first_backoff, config_.longest_backoff);
     effects.push_back(
         ArmDeadline{std::min(first_backoff * (std::int64_t{1} << doublings), config_.longest_backoff)});
   }
+}
+
+void NodeAgentMachine::begin_when_ready(std::chrono::nanoseconds now, NodeEffects& effects) {
+  if (absent_nodes().empty()) return launch(now, effects);
+  state_ = State::waiting;
+  waits_for_nodes_ = true;
+  effects.push_back(ArmDeadline{config_.node_patience});
 }
 
 void NodeAgentMachine::finish(int exit_code, std::string verdict, NodeEffects& effects) {

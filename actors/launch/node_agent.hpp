@@ -15,7 +15,8 @@
 namespace troupe::actors {
 
 struct NodeAgentConfig {
-  int ranks = 1;
+  int ranks = 1;         ///< of the whole job
+  int nodes = 1;         ///< each with a launcher; node 0 is where this runs
   int max_restarts = 0;  ///< of the whole gang
   /// These signals to the launcher go to the ranks; all others end the job.
   std::set<int> forwarded_signals = {SIGUSR1, SIGUSR2};
@@ -34,6 +35,8 @@ struct NodeAgentConfig {
   /// This many consecutive failures without a committed step beyond the furthest end the job. For a job that
   /// never reports a step only `max_restarts` applies.
   int no_progress_limit = 3;
+  /// A restart waits for so long for nodes that were lost, or that have not cleared away what was before.
+  std::chrono::nanoseconds node_patience = std::chrono::minutes(10);
 };
 
 /// How one rank's process ended.
@@ -45,6 +48,7 @@ struct Ending {
     late,       ///< failed by itself while the gang was being stopped
     stopped,    ///< did what our signal asked, or was killed by us
     abandoned,  ///< did not end even after SIGKILL
+    lost,       ///< its node was lost, and nobody knows whether it has ended
   };
 
   int rank = 0;
@@ -74,10 +78,10 @@ struct CancelDeadline {};
 struct EndGeneration {
   int generation = 0;
   std::vector<Ending> endings;  ///< in the order they were seen
-  /// The index of the ending that explains the failure: the first, unless a rank was killed from outside soon
-  /// after it. (A large process frees its memory before its death becomes visible, so its peers may notice
-  /// and end first.) If all that ended by themselves did so because of another rank (kExitFenced), it is the
-  /// one that did not.
+  /// The index of the ending that explains the failure: the first, unless a rank was killed from outside, or
+  /// lost with its node, soon after it. (A large process frees its memory before its death becomes visible,
+  /// so its peers may notice and end first.) If all that ended by themselves did so because of another rank
+  /// (kExitFenced), it is the one that did not.
   std::optional<std::size_t> cause;
 };
 struct Finish {
@@ -86,19 +90,25 @@ struct Finish {
 using NodeEffect = std::variant<StartGang, SignalRank, ArmDeadline, CancelDeadline, EndGeneration, Finish>;
 using NodeEffects = std::vector<NodeEffect>;
 
-/// The life of one node's processes: starting -> watching -> stopping -> (waiting -> watching)* -> finished.
-/// It decides; the launcher acts. `now` is any monotonic time.
+/// The life of a job's processes: starting -> watching -> stopping -> (waiting -> watching)* -> finished.
+/// It decides; the launchers act: the one where it runs, and on other nodes those that follow it. `now` is
+/// any monotonic time.
 ///
-/// NA-1: the gang starts only when no process of the previous generation is running. NA-2: every wait for a
-/// process that was told to end has a deadline. NA-3: Finish comes once, and nothing after it.
+/// NA-1: the gang starts only when no process of the previous generation is running on a node that takes
+/// part. NA-2: every wait, for a process that was told to end or for a node, has a deadline. NA-3: Finish
+/// comes once, and nothing after it.
 class NodeAgentMachine {
  public:
   explicit NodeAgentMachine(NodeAgentConfig config);
 
   NodeEffects start(std::chrono::nanoseconds now);
   NodeEffects exited(int rank, ExitStatus status, std::chrono::nanoseconds now);
-  /// The rank could not be started. This rank and those after it have no process; those before it have one.
-  NodeEffects start_failed(int rank);
+  /// These ranks, `count` from `first` on, have no process, because one of them could not be started.
+  NodeEffects start_failed(int first, int count);
+  /// The node, with these ranks, does not answer any more; whatever they do, they take no part in the job.
+  NodeEffects node_lost(int node, int first, int count, std::chrono::nanoseconds now);
+  /// The node has cleared away what was left of the generation before, or has come back: it can start ranks.
+  NodeEffects node_ready(int node, std::chrono::nanoseconds now);
   /// A signal to the launcher: it ends the job, or goes to the ranks.
   NodeEffects signalled(int signal);
   NodeEffects deadline(std::chrono::nanoseconds now);
@@ -126,6 +136,8 @@ class NodeAgentMachine {
   void signal_all(int signal, bool group, NodeEffects& effects) const;
   void gang_ended(NodeEffects& effects);
   void finish(int exit_code, std::string verdict, NodeEffects& effects);
+  void begin_when_ready(std::chrono::nanoseconds now, NodeEffects& effects);
+  std::vector<int> absent_nodes() const;
   std::optional<int> code_that_forbids_restart() const;
   void count_failure();
   bool makes_no_progress() const;
@@ -141,6 +153,8 @@ class NodeAgentMachine {
   int asked_with_ = 0;   ///< the signal that began the stop
   int stop_signal_ = 0;  ///< the signal that ends the job
   bool start_failed_ = false;
+  std::vector<bool> ready_;       ///< by node
+  bool waits_for_nodes_ = false;  ///< and not for the end of a pause
   std::chrono::nanoseconds launched_{};
   std::vector<Ending> endings_;
   std::optional<std::int64_t> step_;

@@ -8,14 +8,8 @@ namespace troupe::actors {
 
 using core::Result;
 
-NodeAgentShell::NodeAgentShell(const NodeAgentConfig& config, std::string job, Clock& clock,
-                               Processes& processes, Gang& gang)
-    : machine_(config),
-      ranks_(config.ranks),
-      job_(std::move(job)),
-      clock_(clock),
-      world_(processes),
-      gang_(gang) {}
+NodeAgentShell::NodeAgentShell(const NodeAgentConfig& config, Clock& clock, Gang& gang)
+    : machine_(config), ranks_(config.ranks), clock_(clock), gang_(gang) {}
 
 NodeAgentShell::~NodeAgentShell() {
   clock_.cancel(deadline_);
@@ -45,28 +39,26 @@ void NodeAgentShell::perform(NodeEffects effects) {
 void NodeAgentShell::on(const StartGang& effect) {
   processes_.resize(static_cast<std::size_t>(ranks_));
   const Result<void> began = gang_.begin(effect.generation);
-  if (!began) return give_up_start(0, began.error());
+  if (!began) return start_failed(0, ranks_, began.error());
   for (int rank = 0; rank < ranks_; ++rank) {
-    const Result<void> started = spawn(rank);
-    if (!started) return give_up_start(rank, started.error());
+    auto process = gang_.start(rank, [this, rank](ExitStatus status) { exited(rank, status); });
+    if (!process) return start_failed(rank, ranks_ - rank, process.error());
+    processes_[static_cast<std::size_t>(rank)] = std::move(*process);
   }
 }
 
-Result<void> NodeAgentShell::spawn(int rank) {
-  const ProcessSpec spec = TRY(gang_.prepare(rank));
-  auto& process = processes_[static_cast<std::size_t>(rank)];
-  process = TRY(world_.spawn(
-      spec, {.output = [this, rank](OutputStream stream,
-                                    std::string_view bytes) { gang_.output(rank, stream, bytes); },
-             .closed = [this, rank](OutputStream stream) { gang_.closed(rank, stream); },
-             .exited = [this, rank](ExitStatus status) { exited(rank, status); }}));
-  gang_.started(rank, process->pid());
-  return {};
+void NodeAgentShell::start_failed(int first, int count, const core::Error& error) {
+  gang_.not_started(first, error);
+  perform(machine_.start_failed(first, count));
 }
 
-void NodeAgentShell::give_up_start(int rank, const core::Error& error) {
-  gang_.not_started(rank, error);
-  perform(machine_.start_failed(rank));
+void NodeAgentShell::node_lost(int node, int first, int count) {
+  if (const auto step = gang_.committed_step()) machine_.committed(*step);
+  perform(machine_.node_lost(node, first, count, clock_.now()));
+}
+
+void NodeAgentShell::node_ready(int node) {
+  perform(machine_.node_ready(node, clock_.now()));
 }
 
 void NodeAgentShell::exited(int rank, ExitStatus status) {
@@ -98,8 +90,7 @@ void NodeAgentShell::on(const CancelDeadline&) {
 }
 
 void NodeAgentShell::on(const EndGeneration& effect) {
-  const int cleared = world_.clear_away(job_);
-  gang_.ended(effect, cleared);
+  gang_.ended(effect);
   processes_.clear();
 }
 

@@ -2,10 +2,9 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "actors/launch/node_agent.hpp"
@@ -16,30 +15,26 @@
 namespace troupe::actors {
 
 /// What a NodeAgentShell starts and reports to. All calls come on the thread of the shell's inputs and must
-/// not call it back.
+/// not call it back. Ranks may be on other nodes, whose launchers do what this one asks.
 class Gang {
  public:
   virtual ~Gang() = default;
 
   /// Before the first process of a generation. On an Error none of them can be started.
   virtual core::Result<void> begin(int generation) = 0;
-  /// What to run as this rank of the generation that began.
-  virtual core::Result<ProcessSpec> prepare(int rank) = 0;
-  virtual void started(int rank, std::int64_t pid) = 0;
-  /// Neither this rank nor those after it are running.
+  /// Starts this rank of the generation that began. Calls `exited` from the event loop, once, when it has
+  /// ended and all that it wrote has been read; not after the Process is destroyed.
+  virtual core::Result<std::unique_ptr<Process>> start(int rank, std::function<void(ExitStatus)> exited) = 0;
   virtual void not_started(int rank, const core::Error& error) = 0;
 
-  virtual void output(int rank, OutputStream stream, std::string_view bytes) = 0;
-  virtual void closed(int rank, OutputStream stream) = 0;
   /// The last step that the job has committed, if it reports one. Asked when a rank has failed.
   virtual std::optional<std::int64_t> committed_step() = 0;
   /// A signal of the launcher's that did not go to this rank, which it would have ended.
   virtual void withheld(int rank, int signal) = 0;
   /// The generation's first failure, reported before the other ranks are asked to end.
   virtual void failed(int rank, ExitStatus status) = 0;
-  /// No process of the generation is left. `cleared`: the number of killed processes that its ranks had left
-  /// behind.
-  virtual void ended(const EndGeneration& end, int cleared) = 0;
+  /// No process of the generation is left: clears away what its ranks have left behind.
+  virtual void ended(const EndGeneration& end) = 0;
   /// NA-3: called once, and nothing after it.
   virtual void finished(int exit_code) = 0;
 };
@@ -48,10 +43,8 @@ class Gang {
 /// thread, on which its inputs, the clock's alarms and the processes' handlers run.
 class NodeAgentShell {
  public:
-  /// `job` is the TROUPE_JOB_ID of the ranks' processes. The clock, the processes and the gang must outlive
-  /// this.
-  NodeAgentShell(const NodeAgentConfig& config, std::string job, Clock& clock, Processes& processes,
-                 Gang& gang);
+  /// The clock and the gang must outlive this.
+  NodeAgentShell(const NodeAgentConfig& config, Clock& clock, Gang& gang);
   /// Processes that are still running are killed.
   ~NodeAgentShell();
   NodeAgentShell(const NodeAgentShell&) = delete;
@@ -61,6 +54,11 @@ class NodeAgentShell {
   void start();
   /// A signal to the launcher.
   void signalled(int signal);
+  /// What other nodes say: these ranks, `count` from `first` on, have no process, because `first` could not
+  /// be started; the node with these ranks is lost; it can start ranks.
+  void start_failed(int first, int count, const core::Error& error);
+  void node_lost(int node, int first, int count);
+  void node_ready(int node);
 
   const NodeAgentMachine& machine() const { return machine_; }
 
@@ -72,15 +70,11 @@ class NodeAgentShell {
   void on(const CancelDeadline& effect);
   void on(const EndGeneration& effect);
   void on(const Finish& effect);
-  core::Result<void> spawn(int rank);
-  void give_up_start(int rank, const core::Error& error);
   void exited(int rank, ExitStatus status);
 
   NodeAgentMachine machine_;
   int ranks_;
-  std::string job_;
   Clock& clock_;
-  Processes& world_;
   Gang& gang_;
   std::vector<std::unique_ptr<Process>> processes_;  ///< by rank; null for a rank that was not started
   std::deque<NodeEffect> queue_;

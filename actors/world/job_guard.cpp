@@ -75,10 +75,11 @@ std::vector<pid_t> marked(std::string_view assignment) {
   char byte = 0;
   while (::read(3, &byte, 1) < 0 && errno == EINTR) {
   }
-  kill_processes_marked("TROUPE_JOB_ID=" + leftovers.job);
+  kill_processes_marked(leftovers.mark);
   remove_job_segments(leftovers.job);
   std::error_code ignored;
   if (!leftovers.directory.empty()) fs::remove_all(leftovers.directory, ignored);
+  if (!leftovers.file.empty()) fs::remove(leftovers.file, ignored);
   ::_exit(0);
 }
 

@@ -27,8 +27,10 @@ int remove_job_segments(const std::string& job);
 
 /// What must be gone when a job is over, even if its launcher was killed.
 struct JobLeftovers {
-  std::string job;                  ///< processes with TROUPE_JOB_ID=<job> and segments troupe-<job>-*
+  std::string job;                  ///< segments troupe-<job>-*
+  std::string mark;                 ///< processes with this NAME=value in their environment
   std::filesystem::path directory;  ///< removed with its contents; empty: none
+  std::filesystem::path file;       ///< removed; empty: none
 };
 
 /// A small process that briefly outlives the launcher. When the launcher dies, however it dies, the guard

@@ -54,9 +54,9 @@ class Processes {
 
   /// Errc::not_found or Errc::io if the program cannot be executed.
   virtual core::Result<std::unique_ptr<Process>> spawn(const ProcessSpec& spec, ProcessHandlers handlers) = 0;
-  /// Kills all processes with TROUPE_JOB_ID=<job> in their environment, whichever group they are in, and
+  /// Kills all processes with `mark`, NAME=value, in their environment, whichever group they are in, and
   /// removes the job's shared memory. Returns how many it killed.
-  virtual int clear_away(const std::string& job) = 0;
+  virtual int clear_away(const std::string& job, const std::string& mark) = 0;
 };
 
 }  // namespace troupe::actors

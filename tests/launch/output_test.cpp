@@ -138,8 +138,8 @@ class FileSizeLimit {
 };
 
 TEST(LinePrefix, IsTheRankOrWhatTheTemplateSays) {
-  EXPECT_EQ(line_prefix("default", 3, ""), "[rank 3] ");
-  EXPECT_EQ(line_prefix("worker", 3, "<${role_name} ${local_rank}/${rank}> "), "<worker 3/3> ");
+  EXPECT_EQ(line_prefix("default", {3, 1}, ""), "[rank 3] ");
+  EXPECT_EQ(line_prefix("worker", {3, 1}, "<${role_name} ${local_rank}/${rank}> "), "<worker 1/3> ");
 }
 
 /// An Outlet whose reader takes nothing until everything is written.

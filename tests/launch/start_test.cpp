@@ -264,7 +264,7 @@ TEST(LaunchStart, TakesTheFlagsOfNewerReleasesOfTorchrun) {
 }
 
 TEST(LaunchStart, NamesTheVariableThatAWrongValueComesFrom) {
-  const std::map<std::string, std::string> wrong{{"PET_NNODES=2", "--nnodes"},
+  const std::map<std::string, std::string> wrong{{"PET_NNODES=two", "--nnodes"},
                                                  {"PET_NPROC_PER_NODE=many", "--nproc-per-node"},
                                                  {"PET_MASTER_PORT=none", "--master-port"},
                                                  {"PET_MASTER_ADDR=192.0.2.1", "--master-addr"},
@@ -276,7 +276,7 @@ TEST(LaunchStart, NamesTheVariableThatAWrongValueComesFrom) {
     EXPECT_THAT(outcome.err,
                 HasSubstr(flag + " is not on the command line: the environment has " + variable));
   }
-  const Outcome by_flag = launch({"--nnodes", "2", "true"}, {"PET_NNODES=1"});
+  const Outcome by_flag = launch({"--nnodes", "0", "true"}, {"PET_NNODES=1"});
   EXPECT_EQ(by_flag.err.find("PET_"), std::string::npos) << by_flag.err;
 }
 
@@ -368,8 +368,19 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"MissingScript", {"--standalone", "no_such_script.py"}, "there is no script"},
         Mistake{"TooManyRanks", {"--nproc-per-node", "1000000", "true"}, "start at most"},
         Mistake{"NoRanks", {"--nproc-per-node", "0", "true"}, "expected a number from 1"},
-        Mistake{"ManyNodes", {"--nnodes", "2", "true"}, "one node"},
-        Mistake{"ElasticNodes", {"--nnodes=1:4", "true"}, "one node"},
+        Mistake{"StandaloneNodes", {"--standalone", "--nnodes", "2", "true"}, "--standalone is for one node"},
+        Mistake{"ElasticNodes", {"--nnodes=1:4", "true"}, "give --nnodes 4"},
+        Mistake{"NodeRankOfOneNode", {"--node-rank", "1", "true"}, "give --nnodes too"},
+        Mistake{"NodeRankBeyond", {"--nnodes", "2", "--node-rank", "2", "true"}, "node ranks 0 to 1"},
+        Mistake{"WrongPatience",
+                {"--nnodes", "2", "--rdzv-conf", "join_timeout=soon", "true"},
+                "--rdzv-conf: join_timeout"},
+        Mistake{"ForeignNodeZero",
+                {"--nnodes", "2", "--node-rank", "0", "--master-addr", "192.0.2.1", "true"},
+                "--master-addr is to be the address of node 0"},
+        Mistake{"NoTokenFile",
+                {"--nnodes", "2", "--token-file", "/nowhere/token", "true"},
+                "openssl rand -hex 32 > /nowhere/token"},
         Mistake{"BeginningOfTwoFlags", {"--rdzv", "c10d", "true"}, "--rdzv-backend, --rdzv-endpoint"},
         Mistake{"Completion", {"--print-completion", "bash"}, "--print-completion"},
         Mistake{"OtherGpus", {"--nproc-per-node", "xpu", "true"}, "--nproc-per-node xpu"},

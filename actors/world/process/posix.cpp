@@ -281,8 +281,8 @@ Result<std::unique_ptr<Process>> PosixProcesses::spawn(const ProcessSpec& spec, 
   return std::make_unique<PosixProcess>(std::move(state));
 }
 
-int PosixProcesses::clear_away(const std::string& job) {
-  const int killed = kill_processes_marked("TROUPE_JOB_ID=" + job);
+int PosixProcesses::clear_away(const std::string& job, const std::string& mark) {
+  const int killed = kill_processes_marked(mark);
   remove_job_segments(job);
   return killed;
 }

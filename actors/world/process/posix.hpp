@@ -21,7 +21,7 @@ class PosixProcesses final : public Processes {
   explicit PosixProcesses(asio::io_context& loop) : loop_(loop) {}
 
   core::Result<std::unique_ptr<Process>> spawn(const ProcessSpec& spec, ProcessHandlers handlers) override;
-  int clear_away(const std::string& job) override;
+  int clear_away(const std::string& job, const std::string& mark) override;
 
  private:
   asio::io_context& loop_;

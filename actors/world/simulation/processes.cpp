@@ -86,8 +86,8 @@ void SimulatedProcesses::end(const std::shared_ptr<State>& child, ExitStatus sta
   child->handlers.exited(status);
 }
 
-int SimulatedProcesses::clear_away(const std::string& job) {
-  const int killed = std::exchange(left_behind_["TROUPE_JOB_ID=" + job], 0);
+int SimulatedProcesses::clear_away(const std::string&, const std::string& mark) {
+  const int killed = std::exchange(left_behind_[mark], 0);
   running_ -= killed;
   return killed;
 }

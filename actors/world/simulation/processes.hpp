@@ -35,7 +35,7 @@ class SimulatedProcesses final : public Processes {
   SimulatedProcesses(EventLoop& loop, Script script) : loop_(loop), script_(std::move(script)) {}
 
   core::Result<std::unique_ptr<Process>> spawn(const ProcessSpec& spec, ProcessHandlers handlers) override;
-  int clear_away(const std::string& job) override;
+  int clear_away(const std::string& job, const std::string& mark) override;
 
   int started() const { return started_; }
   int signals() const { return signals_; }  ///< sent to running processes

@@ -22,18 +22,18 @@ using Variables = std::map<std::string, std::string, std::less<>>;
 
 void set_torchrun_variables(const Job& job, const Generation& generation, int rank, Variables& variables) {
   const auto set = [&](const char* name, std::string value) { variables[name] = std::move(value); };
-  const std::string world = std::to_string(job.ranks);
-  const std::string local_rank = std::to_string(rank);
-  set("RANK", local_rank);
-  set("LOCAL_RANK", job.options.virtual_local_rank ? "0" : local_rank);
+  const std::string world = std::to_string(job.place.world);
+  const std::string global_rank = std::to_string(job.place.first_rank + rank);
+  set("RANK", global_rank);
+  set("LOCAL_RANK", job.options.virtual_local_rank ? "0" : std::to_string(rank));
   set("WORLD_SIZE", world);
-  set("LOCAL_WORLD_SIZE", world);
-  set("GROUP_RANK", "0");
-  set("GROUP_WORLD_SIZE", "1");
+  set("LOCAL_WORLD_SIZE", std::to_string(job.ranks));
+  set("GROUP_RANK", std::to_string(job.place.node));
+  set("GROUP_WORLD_SIZE", std::to_string(job.place.nodes));
   set("ROLE_NAME", job.options.role);
-  set("ROLE_RANK", local_rank);
+  set("ROLE_RANK", global_rank);
   set("ROLE_WORLD_SIZE", world);
-  set("MASTER_ADDR", job.master_addr);
+  set("MASTER_ADDR", generation.master_addr);
   set("MASTER_PORT", std::to_string(generation.master_port));
   set("TORCHELASTIC_RESTART_COUNT", std::to_string(generation.number));
   set("TORCHELASTIC_MAX_RESTARTS", std::to_string(job.options.max_restarts));
@@ -51,9 +51,13 @@ void set_own_variables(const Job& job, const Generation& generation, int rank, V
   set("TROUPE_JOB_TOKEN", job.token);
   set("TROUPE_GENERATION", std::to_string(generation.number));
   set("TROUPE_CONTROL_ADDR",
-      to_string(actors::Endpoint{job.master_addr, static_cast<std::uint16_t>(generation.control_port)}));
+      to_string(
+          actors::Endpoint{generation.master_addr, static_cast<std::uint16_t>(generation.control_port)}));
   set("TROUPE_NODE_ID", host_name());
-  set("TROUPE_INSTANCE_ID", fmt::format("{}-{}-{}", generation.number, rank, posix::unique_name()));
+  const std::string mark = mark_of(job);
+  variables[mark.substr(0, mark.find('='))] = mark.substr(mark.find('=') + 1);
+  set("TROUPE_INSTANCE_ID",
+      fmt::format("{}-{}-{}", generation.number, job.place.first_rank + rank, posix::unique_name()));
   set("TROUPE_FENCE_TOKEN", generation.fence_token);
   set("TROUPE_ERROR_FILE", error_file(job, generation.number, rank).string());
   set("TROUPE_FAILURE_FILE", failure_file(job, generation.number).string());

@@ -11,12 +11,14 @@ namespace troupe::apps {
 /// What is the same for all ranks of a generation.
 struct Generation {
   int number = 0;
+  std::string master_addr;
   int master_port = 0;
   int control_port = 0;
   std::string fence_token;
 };
 
-/// Where the files of one process start are: <run>/attempt_<generation>/<local rank>.
+/// Where the files of one process start are: <run>/attempt_<generation>/<local rank>. Here and below `rank`
+/// is a local rank.
 std::filesystem::path rank_directory(const Job& job, int generation, int rank);
 
 /// The environment of a rank: `inherited` (NAME=value each), torchrun's variables, and
@@ -27,6 +29,7 @@ std::filesystem::path rank_directory(const Job& job, int generation, int rank);
 /// | TROUPE_GENERATION | 0, and one more for each restart |
 /// | TROUPE_CONTROL_ADDR | HOST:PORT where rank 0 is to listen; IPv6: [ADDRESS]:PORT |
 /// | TROUPE_NODE_ID | stable name of the node |
+/// | TROUPE_LAUNCHER_ID | mark_of(): unique for each node of a job |
 /// | TROUPE_INSTANCE_ID | unique for each start of a process |
 /// | TROUPE_FENCE_TOKEN | unique for each generation |
 /// | TROUPE_LOG_DIR | the rank's directory of this start; only if logs are kept |

@@ -37,30 +37,6 @@ constexpr std::uint64_t kLeastBytesPerRank = std::uint64_t{64} << 20;
 
 constexpr core::Bounds<int> kCount{1, std::numeric_limits<int>::max()};
 
-Result<void> check_nodes(const LaunchOptions& options) {
-  const std::string& text = options.nnodes;
-  const std::size_t colon = text.find(':');
-  const auto least = core::parse_number<int>(std::string_view(text).substr(0, colon), kCount);
-  const auto most = colon == std::string::npos
-                        ? least
-                        : core::parse_number<int>(std::string_view(text).substr(colon + 1), kCount);
-  if (!least || !most || *most < *least) {
-    return core::fail(Errc::invalid_argument, "--nnodes: expected N or MIN:MAX, found {}",
-                      core::quoted_excerpt(text));
-  }
-  if (*most > 1) {
-    return core::fail(Errc::unavailable,
-                      "--nnodes {}: this version launches one node; use --nnodes 1 and choose the ranks with "
-                      "--nproc-per-node",
-                      text);
-  }
-  if (options.node_rank != 0) {
-    return core::fail(Errc::invalid_argument, "--node-rank {}: one node has only node rank 0",
-                      options.node_rank);
-  }
-  return {};
-}
-
 Result<int> count_ranks(const std::string& text) {
   if (text == "cpu") return usable_cores();
   if (text == "xpu") {
@@ -111,16 +87,18 @@ Result<std::string> choose_master(Job& job) {
     return std::string("--standalone");
   }
   const bool is_static = options.rdzv_backend == "static";
-  job.master_port = is_static ? options.master_port : 0;
+  const int master_port = options.master_port.value_or(29500);
+  job.master_port = is_static ? master_port : 0;
   if (!options.rdzv_endpoint.empty()) {
     const std::string flag = "--rdzv-endpoint";
     auto endpoint = TRY(of_flag(flag, actors::parse_endpoint(options.rdzv_endpoint)));
     job.master_addr = std::move(endpoint.host);
-    if (is_static) job.master_port = endpoint.port.value_or(static_cast<std::uint16_t>(options.master_port));
+    if (is_static) job.master_port = endpoint.port.value_or(static_cast<std::uint16_t>(master_port));
     return flag;
   }
   const std::string flag = options.local_addr.empty() ? "--master-addr" : "--local-addr";
-  const std::string& chosen = options.local_addr.empty() ? options.master_addr : options.local_addr;
+  std::string chosen = options.local_addr.empty() ? options.master_addr : options.local_addr;
+  if (chosen.empty()) chosen = "127.0.0.1";
   job.master_addr = TRY(of_flag(flag, actors::parse_host(chosen)));
   return flag;
 }
@@ -135,6 +113,11 @@ Result<void> resolve_rendezvous(Job& job) {
   if (options.rdzv_backend != "static" && options.rdzv_backend != "c10d") {
     return core::fail(Errc::invalid_argument, "--rdzv-backend: expected static or c10d, found \"{}\"",
                       options.rdzv_backend);
+  }
+  if (job.meeting.nodes > 1) {
+    if (!options.local_addr.empty())
+      job.master_addr = TRY(of_flag("--local-addr", actors::parse_host(options.local_addr)));
+    return {};
   }
   const std::string flag = TRY(choose_master(job));
   if (job.master_port == 0) return check_own_address(job.master_addr, flag);
@@ -214,16 +197,18 @@ Result<void> resolve_signals(Job& job) {
   return {};
 }
 
-/// <log-dir>/<run id>_<random>, or a temporary directory when nobody asked for logs.
+/// <log-dir>/<run id>_<random>, or a temporary directory when nobody asked for logs. Nodes may share the file
+/// system.
 Result<void> make_directory(Job& job) {
   std::error_code error;
   const bool wanted =
       job.redirects.any() || job.tee.any() || !job.stdout_filters.empty() || !job.stderr_filters.empty();
   job.directory_is_temporary = job.options.log_dir.empty() && !wanted;
+  const std::string suffix = job.place.node == 0 ? "" : fmt::format("_node_{}", job.place.node);
   const fs::path parent =
       job.options.log_dir.empty() ? fs::temp_directory_path(error) : fs::path(job.options.log_dir);
   const char* prefix = job.options.log_dir.empty() ? "troupe-" : "";
-  job.directory = fs::absolute(parent / (prefix + job.id), error);
+  job.directory = fs::absolute(parent / (prefix + job.id + suffix), error);
   fs::create_directories(job.directory, error);
   if (error) {
     return core::fail(Errc::io, "cannot make {}: {}; choose another --log-dir", job.directory.string(),
@@ -245,7 +230,7 @@ std::string safe_name(std::string text) {
 Result<Job> prepare_job(LaunchOptions options) {
   Job job;
   job.options = std::move(options);
-  TRY(check_nodes(job.options));
+  job.meeting = TRY(find_meeting(job.options, actors::process_variables()));
   job.ranks = TRY(count_ranks(job.options.nproc_per_node));
   TRY(check_memory(job.ranks));
   TRY(resolve_program(job));
@@ -253,10 +238,24 @@ Result<Job> prepare_job(LaunchOptions options) {
   TRY(resolve_signals(job));
   TRY(resolve_rendezvous(job));
   job.run_id = job.options.rdzv_id;
-  job.id = fmt::format("{}_{}", safe_name(job.run_id == "none" ? "job" : job.run_id), posix::unique_name());
+  if (job.meeting.nodes > 1) return job;
+  job.place.world = job.ranks;
   job.token = actors::to_hex(TRY(actors::random_token()));
-  TRY(make_directory(job));
+  TRY(name_job(job, unique_id(job)));
   return job;
+}
+
+std::string unique_id(const Job& job) {
+  return fmt::format("{}_{}", safe_name(job.run_id == "none" ? "job" : job.run_id), posix::unique_name());
+}
+
+Result<void> name_job(Job& job, std::string id) {
+  job.id = std::move(id);
+  return make_directory(job);
+}
+
+std::string mark_of(const Job& job) {
+  return fmt::format("TROUPE_LAUNCHER_ID={}.{}", job.id, job.place.node);
 }
 
 Result<std::string> find_program(const std::string& name) {

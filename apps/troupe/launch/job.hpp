@@ -5,19 +5,30 @@
 #include <string>
 #include <vector>
 
+#include "apps/troupe/launch/nodes/meeting.hpp"
 #include "apps/troupe/launch/options.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {
 
+/// Which of the job's ranks this node has: those from `first_rank` on.
+struct NodePlace {
+  int node = 0;
+  int nodes = 1;
+  int first_rank = 0;
+  int world = 1;  ///< ranks of all nodes
+};
+
 /// What the options mean on this machine, checked.
 struct Job {
   LaunchOptions options;
-  std::string id;      ///< TROUPE_JOB_ID: unique, of letters, digits, '-' and '_'
-  std::string run_id;  ///< as the operator named it
-  std::string token;   ///< TROUPE_JOB_TOKEN, 64 hexadecimal digits: what ranks prove to each other
-  int ranks = 1;
-  std::string program;                 ///< a path
+  Meeting meeting;
+  NodePlace place;      ///< with several nodes, known when all have come
+  std::string id;       ///< TROUPE_JOB_ID: unique, of letters, digits, '-' and '_'
+  std::string run_id;   ///< as the operator named it
+  std::string token;    ///< TROUPE_JOB_TOKEN, 64 hexadecimal digits: what ranks prove to each other
+  int ranks = 1;        ///< of this node
+  std::string program;  ///< a path
   std::vector<std::string> arguments;  ///< argv
   std::string master_addr;             ///< without brackets
   int master_port = 0;                 ///< 0: a free one for each generation
@@ -31,9 +42,17 @@ struct Job {
   bool directory_is_temporary = false;
 };
 
-/// Checks everything that can be wrong before the first process starts, and makes the run's directory.
-/// Messages say what to do.
+/// Checks everything that can be wrong before the first process starts, and with one node names the job and
+/// makes the run's directory. Messages say what to do.
 core::Result<Job> prepare_job(LaunchOptions options);
+
+/// Gives the job its name, and with it its directory. With several nodes the launcher of node 0 chooses the
+/// name; its `directory_is_temporary` and place are set before.
+core::Result<void> name_job(Job& job, std::string id);
+/// A new name for it.
+std::string unique_id(const Job& job);
+/// NAME=value in the environment of all processes that this node's launcher has started.
+std::string mark_of(const Job& job);
 
 /// The path of a program as a shell finds it. Errc::not_found, or Errc::invalid_argument if it is not
 /// executable.

@@ -21,9 +21,8 @@ int refuse(const core::Error& error, int exit_code) {
 }  // namespace
 
 void add_launch_command(CLI::App& troupe, int& exit_code) {
-  troupe.add_subcommand("launch", "Run a program once per rank on this node")->callback([&exit_code] {
-    exit_code = run_launch({});
-  });
+  troupe.add_subcommand("launch", "Run a program once per rank, on one node or on several")
+      ->callback([&exit_code] { exit_code = run_launch({}); });
 }
 
 int run_launch(std::span<const std::string> arguments) {
@@ -31,10 +30,13 @@ int run_launch(std::span<const std::string> arguments) {
   if (!options) return refuse(options.error(), kUsageError);
   if (!*options) return 0;
   const auto sources = (*options)->from_environment;
-  const auto job = prepare_job(std::move(**options));
+  auto job = prepare_job(std::move(**options));
   if (!job) return refuse({job.error().code, with_sources(job.error().message, sources)}, kUsageError);
   const auto exit_code = run_job(*job);
-  return exit_code ? *exit_code : refuse(exit_code.error(), 1);
+  if (exit_code) return *exit_code;
+  const bool is_mistake = exit_code.error().code == core::Errc::invalid_argument;
+  return refuse({exit_code.error().code, with_sources(exit_code.error().message, sources)},
+                is_mistake ? kUsageError : 1);
 }
 
 }  // namespace troupe::apps

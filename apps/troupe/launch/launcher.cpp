@@ -1,250 +1,138 @@
 #include "apps/troupe/launch/launcher.hpp"
 
-#include <fmt/format.h>
 #include <signal.h>
-#include <stdlib.h>
 
 #include <asio/io_context.hpp>
-#include <chrono>
-#include <fstream>
-#include <memory>
-#include <optional>
+#include <filesystem>
 #include <set>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <utility>
-#include <vector>
 
-#include "actors/launch/node_agent_shell.hpp"
 #include "actors/world/job_guard.hpp"
 #include "actors/world/loop_clock.hpp"
 #include "actors/world/loop_signals.hpp"
+#include "actors/world/own_address.hpp"
 #include "actors/world/process/posix.hpp"
-#include "apps/troupe/launch/environment.hpp"
-#include "apps/troupe/launch/input.hpp"
-#include "apps/troupe/launch/ports.hpp"
-#include "apps/troupe/launch/rank_log.hpp"
-#include "apps/troupe/launch/report.hpp"
+#include "apps/troupe/host_facts.hpp"
+#include "apps/troupe/launch/nodes/follower.hpp"
+#include "apps/troupe/launch/nodes/leader.hpp"
+#include "apps/troupe/launch/nodes/lobby.hpp"
+#include "apps/troupe/launch/nodes/secret.hpp"
 #include "apps/troupe/launch/terminal.hpp"
 #include "core/errors.hpp"
+#include "core/version.hpp"
 #include "posix/entropy.hpp"
 
 namespace troupe::apps {
 
 namespace fs = std::filesystem;
-using actors::Ending;
-using actors::ExitStatus;
-using actors::OutputStream;
+using core::Errc;
 using core::Result;
 
 namespace {
 
-std::chrono::nanoseconds from_seconds(double seconds) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
-}
+/// What every launcher of this process needs.
+struct Scene {
+  explicit Scene(asio::io_context& loop) : clock(loop), processes(loop), terminal(loop) {}
 
-actors::NodeAgentConfig agent_config(const Job& job) {
-  actors::NodeAgentConfig config;
-  config.ranks = job.ranks;
-  config.max_restarts = job.options.max_restarts;
-  for (const int signal : job.stop_signals) config.forwarded_signals.erase(signal);
-  config.term_timeout = from_seconds(job.options.term_timeout_seconds);
-  config.first_backoff = from_seconds(job.options.restart_backoff_seconds);
-  return config;
-}
-
-/// Contiguous ranks share a NUMA node; empty when binding is not asked for.
-std::vector<int> cpus_of(const Job& job, int rank) {
-  if (job.options.numa_binding != "node") return {};
-  const auto nodes = numa_nodes();
-  if (nodes.size() < 2) return {};
-  return nodes[static_cast<std::size_t>(rank) * nodes.size() / static_cast<std::size_t>(job.ranks)];
-}
-
-/// The job as its NodeAgent sees it: what each rank is started with, and where what it says goes.
-class LaunchedGang final : public actors::Gang {
- public:
-  LaunchedGang(const Job& job, asio::io_context& loop, const actors::Clock& clock)
-      : job_(job),
-        loop_(loop),
-        clock_(clock),
-        terminal_(loop),
-        input_(loop),
-        environment_(own_environment()) {}
-
-  void announce() {
-    terminal_.say(fmt::format("job {}: {} rank{} of {}{}", job_.id, job_.ranks, job_.ranks == 1 ? "" : "s",
-                              job_.options.program.front(),
-                              job_.directory_is_temporary ? "" : "; logs in " + job_.directory.string()));
-    if (job_.ranks > 1 && !::getenv("OMP_NUM_THREADS")) {
-      terminal_.say("OMP_NUM_THREADS is set to 1 for each rank; set it yourself for more");
-    }
-    for (const std::string& warning : job_.options.warnings) terminal_.say("warning: " + warning);
-  }
-
-  void stopped_by(int signal) {
-    terminal_.say(fmt::format("received {}; stopping the ranks", actors::signal_name(signal)));
-  }
-
-  /// At the end: the report, and what the terminal has not taken yet.
-  int conclude(const actors::NodeAgentMachine& agent) {
-    if (exit_code_ != 0) {
-      terminal_.say(fmt::format("job {} ends with exit code {}: {}", job_.id, exit_code_, agent.verdict()));
-    }
-    if (!job_.directory_is_temporary) {
-      std::ofstream(job_.directory / "job_report.json")
-          << to_json(job_, {exit_code_, agent.verdict(), agent.restarts(), report_});
-    }
-    terminal_.drain();
-    return exit_code_;
-  }
-
-  Result<void> begin(int generation) override {
-    if (generation > 0) {
-      terminal_.say(fmt::format("restart {} of {}", generation, job_.options.max_restarts));
-    }
-    report_ = GenerationReport{};
-    report_.generation = generation;
-    report_.started = clock_.now();
-    report_.oom_before = oom_kills();
-    workers_.clear();
-    workers_.resize(static_cast<std::size_t>(job_.ranks));
-    ports_.clear();
-    ports_.push_back(job_.master_port == 0
-                         ? TRY(ReservedPort::any())
-                         : TRY(ReservedPort::of(job_.master_addr, job_.master_port, "--master-addr")));
-    ports_.push_back(TRY(ReservedPort::any()));
-    generation_ = {generation, ports_[0].number(), ports_[1].number(), posix::unique_name()};
-    return {};
-  }
-
-  Result<actors::ProcessSpec> prepare(int rank) override {
-    const fs::path directory = rank_directory(job_, generation_.number, rank);
-    std::error_code error;
-    fs::create_directories(directory, error);
-    if (error) return core::fail(core::Errc::io, "cannot make {}: {}", directory.string(), error.message());
-    worker(rank).log = std::make_unique<RankLog>(job_, generation_.number, rank, terminal_, clock_);
-    return actors::ProcessSpec{job_.program, job_.arguments,
-                               rank_environment(job_, generation_, rank, environment_), cpus_of(job_, rank),
-                               rank == 0 ? input_.next() : -1};
-  }
-
-  void started(int rank, std::int64_t pid) override {
-    worker(rank).pid = pid;
-    if (rank == 0) input_.is_handed_over();
-  }
-
-  void withheld(int rank, int signal) override {
-    terminal_.say(
-        fmt::format("rank {} does not handle {}, or not yet: it was not sent, since it would end it", rank,
-                    actors::signal_name(signal)));
-  }
-
-  void not_started(int rank, const core::Error& error) override {
-    terminal_.say(fmt::format("rank {} could not be started: {}", rank, error.message));
-  }
-
-  void output(int rank, OutputStream stream, std::string_view bytes) override {
-    worker(rank).log->output(stream, bytes);
-  }
-
-  void closed(int rank, OutputStream stream) override { worker(rank).log->finish(stream); }
-
-  std::optional<std::int64_t> committed_step() override {
-    std::ifstream file(progress_file(job_));
-    std::int64_t step = 0;
-    return file >> step ? std::optional(step) : std::nullopt;
-  }
-
-  void failed(int rank, ExitStatus status) override {
-    const std::string failure =
-        status.code == actors::kExitFenced
-            ? fmt::format("rank {} ended because another rank did ({})", rank, to_string(status))
-            : fmt::format("rank {} failed: {}", rank, to_string(status));
-    std::ofstream(failure_file(job_, generation_.number)) << failure;
-    terminal_.say(failure + (job_.ranks > 1 ? "; stopping the others" : ""));
-  }
-
-  void ended(const actors::EndGeneration& end, int cleared) override {
-    if (cleared > 0) terminal_.say(fmt::format("killed {} processes the ranks left behind", cleared));
-    report_.oom_after = oom_kills();
-    for (Worker& worker : workers_) {
-      if (!worker.log) continue;
-      for (OutputStream stream : {OutputStream::out, OutputStream::err}) worker.log->finish(stream);
-    }
-    complete_report(end);
-    for (const std::string& line : describe(report_)) terminal_.say(line);
-  }
-
-  void finished(int exit_code) override {
-    exit_code_ = exit_code;
-    loop_.stop();
-  }
-
- private:
-  struct Worker {
-    std::unique_ptr<RankLog> log;
-    std::int64_t pid = 0;
-  };
-
-  Worker& worker(int rank) { return workers_[static_cast<std::size_t>(rank)]; }
-
-  void complete_report(const actors::EndGeneration& end) {
-    report_.cause = end.cause;
-    for (const Ending& ending : end.endings) {
-      const Worker& ended = worker(ending.rank);
-      RankReport rank{ending, ended.pid, {}, {}};
-      const auto& lines = ended.log->last_error_lines().lines();
-      rank.last_error_lines.assign(lines.begin(), lines.end());
-      const fs::path file = error_file(job_, ending.generation, ending.rank);
-      rank.error_message = read_error_file(file);
-      if (!ending.status.success() && !fs::exists(file)) write_error_file(file, rank);
-      report_.ranks.push_back(std::move(rank));
-    }
-  }
-
-  const Job& job_;
-  asio::io_context& loop_;
-  const actors::Clock& clock_;
-  Terminal terminal_;
-  Input input_;
-  std::vector<ReservedPort> ports_;  ///< of the generation
-  std::vector<std::string> environment_;
-  Generation generation_;
-  std::vector<Worker> workers_;
-  GenerationReport report_;
-  int exit_code_ = 1;
+  actors::LoopClock clock;
+  actors::PosixProcesses processes;
+  Terminal terminal;
 };
 
-Result<int> run_in_loop(const Job& job) {
-  const actors::JobGuard guard =
-      TRY(actors::JobGuard::start({job.id, job.directory_is_temporary ? job.directory : fs::path()}));
-  ::signal(SIGPIPE, SIG_IGN);
-  asio::io_context loop{1};
-  actors::LoopClock clock(loop);
-  actors::PosixProcesses processes(loop);
-  LaunchedGang gang(job, loop, clock);
-  actors::NodeAgentShell agent(agent_config(job), job.id, clock, processes, gang);
+std::set<int> signals_of(const Job& job) {
   std::set<int> signals = job.stop_signals;
   signals.insert({SIGUSR1, SIGUSR2});
+  return signals;
+}
 
-  gang.announce();
-  const actors::LoopSignals listening(loop, signals, [&](int signal) {
-    if (job.stop_signals.contains(signal)) gang.stopped_by(signal);
-    agent.signalled(signal);
-  });
-  agent.start();
+Hello introduce(const Job& job) {
+  Hello hello;
+  hello.version = core::kVersion;
+  hello.host = host_name();
+  hello.instance = posix::unique_name();
+  hello.node = job.meeting.node;
+  hello.ranks = job.ranks;
+  hello.settings = {{"--nnodes", std::to_string(job.meeting.nodes)},
+                    {"--rdzv-id", job.run_id},
+                    {"--max-restarts", std::to_string(job.options.max_restarts)},
+                    {"--term-timeout", std::to_string(job.options.term_timeout_seconds)},
+                    {"--restart-backoff", std::to_string(job.options.restart_backoff_seconds)}};
+  hello.program = job.options.program;
+  return hello;
+}
+
+/// `file`: where the launchers' secret is, if that is only for this job.
+Result<actors::JobGuard> guard_of(const Job& job, fs::path file = {}) {
+  return actors::JobGuard::start(
+      {job.id, mark_of(job), job.directory_is_temporary ? job.directory : fs::path(), std::move(file)});
+}
+
+Result<int> run_alone(Job& job) {
+  const actors::JobGuard guard = TRY(guard_of(job));
+  asio::io_context loop{1};
+  Scene scene(loop);
+  Leader leader(job, loop, scene.clock, scene.processes, scene.terminal);
+  const actors::LoopSignals listening(loop, signals_of(job), [&](int signal) { leader.signalled(signal); });
+  leader.start();
   loop.run();
-  return gang.conclude(agent.machine());
+  return leader.conclude();
+}
+
+SecretSource secret_of(const Job& job, bool makes_missing) {
+  return {job.options.token_file, actors::is_loopback(job.meeting.host), job.meeting.port, makes_missing};
+}
+
+Result<int> lead(Job& job, asio::io_context& loop, Lobby& lobby) {
+  const auto secret = TRY(find_secret(secret_of(job, true), actors::process_variables()));
+  if (!secret) return core::fail(Errc::io, "the launchers' secret has vanished while it was made");
+  TRY(name_job(job, unique_id(job)));
+  job.token = actors::to_hex(token_of_job(*secret, job.id));
+  const bool is_one_host = actors::is_loopback(job.meeting.host);
+  const int port = job.meeting.port;
+  const actors::JobGuard guard =
+      TRY(guard_of(job, is_one_host ? published_secret(job.id, port) : fs::path()));
+  if (is_one_host) TRY(publish_secret(*secret, job.id, port));
+  Scene scene(loop);
+  Leader leader(job, loop, scene.clock, scene.processes, scene.terminal);
+  const actors::LoopSignals listening(loop, signals_of(job), [&](int signal) { leader.signalled(signal); });
+  leader.start(lobby, *secret, introduce(job));
+  loop.run();
+  return leader.conclude();
+}
+
+int follow(Job& job, asio::io_context& loop) {
+  Scene scene(loop);
+  Follower follower(job, loop, scene.clock, scene.processes, scene.terminal, introduce(job),
+                    secret_of(job, false));
+  const actors::LoopSignals listening(loop, signals_of(job), [&](int signal) { follower.signalled(signal); });
+  follower.start();
+  loop.run();
+  return follower.conclude();
+}
+
+/// Node 0 is where the meeting place is. A launcher that does not know its number finds out by its address,
+/// and, where several are on one host, by being the first.
+Result<int> run_with_others(Job& job) {
+  asio::io_context loop{1};
+  Lobby lobby(loop, host_name(), job.meeting.heartbeat);
+  const bool may_lead = job.meeting.node == 0 || (job.meeting.node < 0 && is_here(job.meeting));
+  if (!may_lead) return follow(job, loop);
+  const auto opened = lobby.open(job.meeting);
+  if (opened) return lead(job, loop, lobby);
+  const bool is_served = opened.error().code == Errc::already_exists;
+  if (job.meeting.node < 0 && is_served) return follow(job, loop);
+  return core::fail(Errc::invalid_argument, "{}", opened.error().message);
 }
 
 }  // namespace
 
-Result<int> run_job(const Job& job) {
+Result<int> run_job(Job& job) {
   // Asio reports by exceptions that descriptors are used up.
   try {
-    return run_in_loop(job);
+    ::signal(SIGPIPE, SIG_IGN);
+    return job.meeting.nodes == 1 ? run_alone(job) : run_with_others(job);
   } catch (const std::system_error& error) {
     return core::fail(core::Errc::io,
                       "cannot watch the ranks: {}; see the limits of open files and processes (ulimit -n, "

@@ -24,17 +24,29 @@ using core::Result;
 namespace {
 
 void add_membership_options(CLI::App& app, LaunchOptions& options) {
-  app.add_option("--nnodes", options.nnodes, "Nodes, N or MIN:MAX; this version launches one");
-  app.add_option("--nproc-per-node", options.nproc_per_node, "Ranks: a number, or auto, gpu, cpu");
-  add_number(app, "--node-rank", options.node_rank, {0, 1 << 20}, "Index of this node");
+  app.add_option("--nnodes", options.nnodes,
+                 "Nodes; start this command once on each. Default: what Slurm, MPI, or Flux say, or 1");
+  app.add_option("--nproc-per-node", options.nproc_per_node,
+                 "Ranks of this node: a number, or auto, gpu, cpu");
+  add_number(
+      app, "--node-rank", options.node_rank, {0, 1 << 20},
+      "Index of this node; node 0 is where the endpoint is. Default: by the engine, or in order of arrival");
   app.add_option("--rdzv-backend", options.rdzv_backend, "static or c10d");
-  app.add_option("--rdzv-endpoint", options.rdzv_endpoint, "host[:port] of the rendezvous");
-  app.add_option("--rdzv-id", options.rdzv_id, "Name of the job");
-  app.add_option("--rdzv-conf", options.rdzv_conf, "key=value,... of the rendezvous");
+  app.add_option("--rdzv-endpoint", options.rdzv_endpoint, "host[:port] of node 0, where the launchers meet");
+  app.add_option("--rdzv-id", options.rdzv_id, "Name of the job, the same on all nodes");
+  app.add_option("--rdzv-conf", options.rdzv_conf,
+                 "join_timeout=600 (seconds for nodes to come), keep_alive_interval=1 and "
+                 "keep_alive_max_attempt=5 (a launcher "
+                 "silent for 5 x 1 s is lost)");
   app.add_flag("--standalone", options.standalone, "One node, with free ports on this host");
-  app.add_option("--master-addr", options.master_addr, "Address of rank 0");
-  add_number(app, "--master-port", options.master_port, {1, 65535}, "Port of rank 0");
-  app.add_option("--local-addr", options.local_addr, "Address of this node");
+  app.add_option("--master-addr", options.master_addr,
+                 "Address of node 0; the same as --rdzv-endpoint without a port");
+  add_number(app, "--master-port", options.master_port, {1, 65535},
+             "Port of rank 0 (one node), or where launchers meet (several)");
+  app.add_option("--local-addr", options.local_addr, "Address of this node, for MASTER_ADDR if it is node 0");
+  app.add_option(
+      "--token-file", options.token_file,
+      "A file with the secret by which launchers of several hosts know each other; see docs/clusters.md");
   app.add_option("--role", options.role, "Name in the ROLE_ variables");
 }
 
@@ -247,8 +259,11 @@ void add_launch_options(CLI::App& app, LaunchOptions& options) {
 
 Result<std::optional<LaunchOptions>> parse_launch_options(std::span<const std::string> arguments) {
   LaunchOptions options;
-  CLI::App app("Runs a program once per rank on this node: torchrun's flags, torchrun's environment.",
-               "troupe launch");
+  CLI::App app(
+      "Runs a program once per rank: torchrun's flags, torchrun's environment. For several nodes, start it "
+      "once on "
+      "each.",
+      "troupe launch");
   take_last_of_repeated(app);
   add_launch_options(app, options);
 

@@ -30,16 +30,17 @@ struct StreamChoice {
 /// The command line of `troupe launch`: torchrun's flags. Values are as given; plan.hpp says what they mean
 /// on this machine.
 struct LaunchOptions {
-  std::string nnodes = "1";
+  std::string nnodes;  ///< empty: one, or what the engine that started the launchers says
   std::string nproc_per_node = "1";
-  int node_rank = 0;
+  std::optional<int> node_rank;
   std::string rdzv_backend = "static";
   std::string rdzv_endpoint;
   std::string rdzv_id = "none";
   std::string rdzv_conf;
   bool standalone = false;
-  std::string master_addr = "127.0.0.1";
-  int master_port = 29500;
+  std::string master_addr;
+  std::optional<int> master_port;
+  std::string token_file;
   std::string local_addr;
   std::string role = "default";
 

@@ -48,7 +48,7 @@ std::string template_of(const Job& job) {
 }  // namespace
 
 RankLog::RankLog(const Job& job, int generation, int rank, Console& console, const actors::Clock& clock)
-    : prefix_(line_prefix(job.options.role, rank, template_of(job))),
+    : prefix_(line_prefix(job.options.role, {job.place.first_rank + rank, rank}, template_of(job))),
       console_(console),
       clock_(clock),
       sides_{Side{LineAssembler(
@@ -99,12 +99,12 @@ void RankLog::finish(OutputStream stream) {
   side(stream).lines.finish();
 }
 
-std::string line_prefix(const std::string& role, int rank, const std::string& line_template) {
-  if (line_template.empty()) return fmt::format("[rank {}] ", rank);
+std::string line_prefix(const std::string& role, RankNumbers of, const std::string& line_template) {
+  if (line_template.empty()) return fmt::format("[rank {}] ", of.rank);
   std::string prefix = line_template;
   replace_all(prefix, "${role_name}", role);
-  replace_all(prefix, "${local_rank}", std::to_string(rank));
-  replace_all(prefix, "${rank}", std::to_string(rank));
+  replace_all(prefix, "${local_rank}", std::to_string(of.local_rank));
+  replace_all(prefix, "${rank}", std::to_string(of.rank));
   replace_all(prefix, "${hostname}", host_name());
   return prefix;
 }

@@ -21,7 +21,7 @@ class Console {
 };
 
 /// The output of one process start: to its files byte by byte, to the console line by line, and its last
-/// lines on stderr kept.
+/// lines on stderr kept. `rank` is a local rank.
 class RankLog {
  public:
   RankLog(const Job& job, int generation, int rank, Console& console, const actors::Clock& clock);
@@ -53,7 +53,13 @@ class RankLog {
   std::array<Side, 2> sides_;
 };
 
+/// What a rank is called, in the whole job and on its node.
+struct RankNumbers {
+  int rank = 0;
+  int local_rank = 0;
+};
+
 /// "[rank 3] ", or what the template says with ${role_name}, ${local_rank}, ${rank}, ${hostname}.
-std::string line_prefix(const std::string& role, int rank, const std::string& line_template);
+std::string line_prefix(const std::string& role, RankNumbers of, const std::string& line_template);
 
 }  // namespace troupe::apps

@@ -83,21 +83,29 @@ std::string meaning_of_code(int code) {
   }
 }
 
+std::string how_it_ended(const RankReport& rank) {
+  return rank.ending.kind == Ending::Kind::lost ? std::string(name_of(rank.ending.kind))
+                                                : to_string(rank.ending.status);
+}
+
 std::string one_line(const GenerationReport& report, const RankReport& rank) {
-  const std::string_view note = rank.ending.kind == Ending::Kind::completed ? "" : name_of(rank.ending.kind);
-  const std::string end = rank.ending.kind == Ending::Kind::abandoned ? std::string("does not end")
-                                                                      : to_string(rank.ending.status);
-  return fmt::format("  rank {:<3} pid {:<8} {:<24} {:>+9.3f} s  {}", rank.ending.rank, rank.pid, end,
+  const bool says_all = rank.ending.kind == Ending::Kind::completed || rank.ending.kind == Ending::Kind::lost;
+  const std::string_view note = says_all ? "" : name_of(rank.ending.kind);
+  const std::string end =
+      rank.ending.kind == Ending::Kind::abandoned ? std::string("does not end") : how_it_ended(rank);
+  const std::string host = rank.host.empty() ? "" : fmt::format("on {:<10} ", rank.host);
+  return fmt::format("  rank {:<3} {}pid {:<8} {:<24} {:>+9.3f} s  {}", rank.ending.rank, host, rank.pid, end,
                      seconds(rank.ending.at - report.ranks[*report.cause].ending.at), note);
 }
 
 Json rank_to_json(const RankReport& rank, std::chrono::nanoseconds started) {
   return {{"rank", rank.ending.rank},
+          {"host", rank.host},
           {"pid", rank.pid},
           {"kind", std::string(name_of(rank.ending.kind))},
           {"exit_code", rank.ending.status.code},
           {"signal", rank.ending.status.signal},
-          {"status", to_string(rank.ending.status)},
+          {"status", how_it_ended(rank)},
           {"seconds", seconds(rank.ending.at - started)},
           {"error", rank.error_message},
           {"last_error_lines", rank.last_error_lines}};
@@ -118,15 +126,15 @@ std::vector<std::string> describe(const GenerationReport& report) {
   std::vector<std::string> lines;
   if (!report.cause) return lines;
   const RankReport& first = report.ranks[*report.cause];
-  lines.push_back(fmt::format("first failure: rank {} (pid {}): {} after {:.3f} s in generation {}",
-                              first.ending.rank, first.pid, to_string(first.ending.status),
+  lines.push_back(fmt::format("first failure: {} (pid {}): {} after {:.3f} s in generation {}",
+                              name_of_rank(first.ending.rank, first.host), first.pid, how_it_ended(first),
                               seconds(first.ending.at - report.started), report.generation));
   const bool is_silent =
       first.ending.kind == Ending::Kind::stopped || first.ending.kind == Ending::Kind::abandoned;
   const std::string meaning =
       is_silent ? "the others lost it, and it ended only when it was told to: it was stopped (SIGSTOP, a "
                   "debugger), or hung"
-                : likely_meaning(first.ending.status, report.oom_before, report.oom_after);
+                : first.meaning;
   if (!meaning.empty()) lines.push_back("  likely: " + meaning);
   if (!first.error_message.empty()) lines.push_back("  error: " + first.error_message);
   if (!first.last_error_lines.empty()) lines.emplace_back("  its last lines on stderr:");
@@ -144,7 +152,8 @@ std::string to_json(const Job& job, const JobReport& report) {
   Json json = {{"job", job.id},
                {"run_id", job.run_id},
                {"program", job.arguments},
-               {"world_size", job.ranks},
+               {"world_size", job.place.world},
+               {"nodes", job.place.nodes},
                {"exit_code", report.exit_code},
                {"verdict", report.verdict},
                {"restarts", report.restarts},
@@ -154,10 +163,13 @@ std::string to_json(const Job& job, const JobReport& report) {
   if (report.last.cause) {
     const RankReport& first = report.last.ranks[*report.last.cause];
     json["first_failure"] = rank_to_json(first, report.last.started);
-    json["first_failure"]["likely"] =
-        likely_meaning(first.ending.status, report.last.oom_before, report.last.oom_after);
+    json["first_failure"]["likely"] = first.meaning;
   }
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string name_of_rank(int rank, const std::string& host) {
+  return host.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} on {}", rank, host);
 }
 
 std::string read_error_file(const std::filesystem::path& path) {

@@ -14,10 +14,12 @@ namespace troupe::apps {
 
 /// What the launcher knows of one rank whose process ended.
 struct RankReport {
-  actors::Ending ending;
+  actors::Ending ending;  ///< its `rank` is the job's
+  std::string host;       ///< empty in a job of one node
   std::int64_t pid = 0;
   std::vector<std::string> last_error_lines;
   std::string error_message;  ///< from the rank's error file; empty if it wrote none
+  std::string meaning;        ///< likely_meaning(), or why its node was lost
 };
 
 /// What one generation came to.
@@ -26,8 +28,6 @@ struct GenerationReport {
   std::chrono::nanoseconds started{};
   std::vector<RankReport> ranks;     ///< in the order they ended
   std::optional<std::size_t> cause;  ///< index in `ranks`: the failure that explains the others
-  OomKills oom_before;
-  OomKills oom_after;
 };
 
 /// One sentence on what a status most likely means and what to look at; empty when it says nothing more.
@@ -50,5 +50,7 @@ std::string to_json(const Job& job, const JobReport& report);
 std::string read_error_file(const std::filesystem::path& path);
 /// Writes the error file of a rank that could not do it itself.
 void write_error_file(const std::filesystem::path& path, const RankReport& rank);
+/// "rank 3", in a job of several nodes "rank 3 on n2"
+std::string name_of_rank(int rank, const std::string& host);
 
 }  // namespace troupe::apps

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,7 +43,7 @@ class Node final : public Gang {
         programs_(std::move(programs)),
         loop_(seed),
         processes_(loop_, [this](const ProcessSpec&, int) { return programs_(generation_, prepared_); }),
-        shell_(config, "job-7", loop_, processes_, *this) {}
+        shell_(config, loop_, *this) {}
 
   /// Until the agent has finished.
   void run() {
@@ -63,32 +64,32 @@ class Node final : public Gang {
     began_.push_back(loop_.now());
     return cannot_begin_ ? core::fail(core::Errc::io, "no port is free") : core::Result<void>{};
   }
-  core::Result<ProcessSpec> prepare(int rank) override {
+  core::Result<std::unique_ptr<Process>> start(int rank, std::function<void(ExitStatus)> exited) override {
     prepared_ = rank;
-    return ProcessSpec{"trainer", {"trainer"}, {"TROUPE_JOB_ID=job-7"}, {}};
+    auto process = TRY(processes_.spawn(
+        {"trainer", {"trainer"}, {"TROUPE_JOB_ID=job-7"}, {}},
+        {.output = [this, rank](OutputStream stream, std::string_view bytes) { output(rank, stream, bytes); },
+         .closed = [this](OutputStream) { ++closed_; },
+         .exited = std::move(exited)}));
+    pids_[rank] = process->pid();
+    return process;
   }
-  void started(int rank, std::int64_t pid) override { pids_[rank] = pid; }
   void not_started(int rank, const core::Error& error) override {
     says("rank " + std::to_string(rank) + " not started: " + error.message);
   }
   void withheld(int rank, int signal) override {
     says("rank " + std::to_string(rank) + " does not handle " + signal_name(signal));
   }
-  void output(int rank, OutputStream stream, std::string_view bytes) override {
-    EXPECT_EQ(stream, OutputStream::err);
-    says("rank " + std::to_string(rank) + " writes " + std::string(bytes));
-  }
-  void closed(int, OutputStream) override { ++closed_; }
   std::optional<std::int64_t> committed_step() override { return step_; }
   void failed(int rank, ExitStatus status) override {
     says("rank " + std::to_string(rank) + " failed first: " + to_string(status) + ", " +
          std::to_string(processes_.signals()) + " signals sent");
   }
-  void ended(const EndGeneration& end, int cleared) override {
+  void ended(const EndGeneration& end) override {
     EXPECT_FALSE(exit_code_) << "NA-3";
     for (const Ending& each : end.endings) abandoned_ += each.kind == Ending::Kind::abandoned ? 1 : 0;
     endings_ = end.endings;
-    cleared_ += cleared;
+    cleared_ += processes_.clear_away("job-7", "TROUPE_JOB_ID=job-7");
   }
   void finished(int exit_code) override {
     EXPECT_FALSE(exit_code_) << "NA-3: the verdict comes once";
@@ -119,6 +120,10 @@ class Node final : public Gang {
   const NodeAgentMachine& agent() const { return shell_.machine(); }
 
  private:
+  void output(int rank, OutputStream stream, std::string_view bytes) {
+    EXPECT_EQ(stream, OutputStream::err);
+    says("rank " + std::to_string(rank) + " writes " + std::string(bytes));
+  }
   void says(std::string what) { said_.push_back(std::move(what)); }
 
   int ranks_;

@@ -395,7 +395,7 @@ TEST(NodeAgent, UserSignalsGoToTheRanksThemselvesNotToWhatTheyStarted) {
 TEST(NodeAgent, ARankThatCannotBeStartedStopsThoseThatWere) {
   auto machine = started({.ranks = 3, .max_restarts = 5});
 
-  const auto effects = machine.start_failed(1);
+  const auto effects = machine.start_failed(1, 2);
   const auto ended = machine.exited(0, {0, SIGTERM}, seconds(1));
 
   EXPECT_EQ(ranks_sent(SIGTERM, effects), std::vector{0});
@@ -474,7 +474,7 @@ class RandomNode {
         finished_ = true;
       }
     }
-    if (absent) return perform(machine_.start_failed(*absent));
+    if (absent) return perform(machine_.start_failed(*absent, ranks_ - *absent));
     EXPECT_TRUE(armed_ || finished_ || machine_.state() == "watching") << "NA-2, " << machine_.state();
   }
 

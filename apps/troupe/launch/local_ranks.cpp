@@ -1,0 +1,101 @@
+#include "apps/troupe/launch/local_ranks.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include "core/errors.hpp"
+
+namespace troupe::apps {
+
+namespace fs = std::filesystem;
+using actors::OutputStream;
+using core::Result;
+
+namespace {
+
+/// Contiguous ranks share a NUMA node; empty when binding is not asked for.
+std::vector<int> cpus_of(const Job& job, int rank) {
+  if (job.options.numa_binding != "node") return {};
+  const auto nodes = numa_nodes();
+  if (nodes.size() < 2) return {};
+  return nodes[static_cast<std::size_t>(rank) * nodes.size() / static_cast<std::size_t>(job.ranks)];
+}
+
+}  // namespace
+
+LocalRanks::LocalRanks(const Job& job, asio::io_context& loop, actors::Processes& processes,
+                       const actors::Clock& clock, Terminal& terminal)
+    : job_(job),
+      processes_(processes),
+      clock_(clock),
+      terminal_(terminal),
+      input_(loop),
+      environment_(own_environment()) {}
+
+void LocalRanks::begin(const Generation& generation) {
+  generation_ = generation;
+  oom_before_ = oom_kills();
+  workers_.clear();
+  workers_.resize(static_cast<std::size_t>(job_.ranks));
+}
+
+Result<std::unique_ptr<actors::Process>> LocalRanks::start(int rank,
+                                                           std::function<void(actors::ExitStatus)> exited) {
+  const fs::path directory = rank_directory(job_, generation_.number, rank);
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) return core::fail(core::Errc::io, "cannot make {}: {}", directory.string(), error.message());
+  Worker& worker = workers_[static_cast<std::size_t>(rank)];
+  worker.log = std::make_unique<RankLog>(job_, generation_.number, rank, terminal_, clock_);
+  const bool is_first = job_.place.first_rank + rank == 0;
+  auto process = TRY(processes_.spawn(
+      {job_.program, job_.arguments, rank_environment(job_, generation_, rank, environment_),
+       cpus_of(job_, rank), is_first ? input_.next() : -1},
+      {.output = [log = worker.log.get()](OutputStream stream,
+                                          std::string_view bytes) { log->output(stream, bytes); },
+       .closed = [log = worker.log.get()](OutputStream stream) { log->finish(stream); },
+       .exited = std::move(exited)}));
+  worker.pid = process->pid();
+  if (is_first) input_.is_handed_over();
+  return process;
+}
+
+void LocalRanks::withheld(int rank, int signal) {
+  terminal_.say(fmt::format("rank {} does not handle {}, or not yet: it was not sent, since it would end it",
+                            job_.place.first_rank + rank, actors::signal_name(signal)));
+}
+
+void LocalRanks::write_failure(const std::string& failure) const {
+  std::ofstream(failure_file(job_, generation_.number)) << failure;
+}
+
+RankReport LocalRanks::report(int rank, const actors::Ending& ending) {
+  const Worker& ended = workers_[static_cast<std::size_t>(rank)];
+  RankReport report{ending, job_.place.nodes > 1 ? host_name() : "", ended.pid, {}, {}, {}};
+  if (ended.log) {
+    for (OutputStream stream : {OutputStream::out, OutputStream::err}) ended.log->finish(stream);
+    const auto& lines = ended.log->last_error_lines().lines();
+    report.last_error_lines.assign(lines.begin(), lines.end());
+  }
+  const fs::path file = error_file(job_, generation_.number, rank);
+  report.error_message = read_error_file(file);
+  report.meaning = likely_meaning(ending.status, oom_before_, oom_kills());
+  std::error_code ignored;
+  if (!ending.status.success() && !fs::exists(file, ignored)) write_error_file(file, report);
+  return report;
+}
+
+void LocalRanks::clear_away() {
+  const int cleared = processes_.clear_away(job_.id, mark_of(job_));
+  if (cleared > 0) terminal_.say(fmt::format("killed {} processes the ranks left behind", cleared));
+  for (Worker& worker : workers_) {
+    if (!worker.log) continue;
+    for (OutputStream stream : {OutputStream::out, OutputStream::err}) worker.log->finish(stream);
+  }
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/world/clock.hpp"
+#include "actors/world/process.hpp"
+#include "apps/troupe/host_facts.hpp"
+#include "apps/troupe/launch/environment.hpp"
+#include "apps/troupe/launch/input.hpp"
+#include "apps/troupe/launch/rank_log.hpp"
+#include "apps/troupe/launch/report.hpp"
+#include "apps/troupe/launch/terminal.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps {
+
+/// The processes of this node: what each is started with, and where goes what it says. Ranks are local ranks.
+class LocalRanks {
+ public:
+  /// All must outlive this. The job's place is known before begin().
+  LocalRanks(const Job& job, asio::io_context& loop, actors::Processes& processes, const actors::Clock& clock,
+             Terminal& terminal);
+
+  void begin(const Generation& generation);
+  core::Result<std::unique_ptr<actors::Process>> start(int rank,
+                                                       std::function<void(actors::ExitStatus)> exited);
+  /// How this launcher calls a rank: by its number in the job.
+  void withheld(int rank, int signal);
+  /// Tells the ranks which of the job's has failed; before they are asked to end.
+  void write_failure(const std::string& failure) const;
+  /// What is known of a rank that has ended as `ending` says. Writes its error file if it could not.
+  RankReport report(int rank, const actors::Ending& ending);
+  /// No rank is running: kills what they left behind.
+  void clear_away();
+
+ private:
+  struct Worker {
+    std::unique_ptr<RankLog> log;
+    std::int64_t pid = 0;
+  };
+
+  const Job& job_;
+  actors::Processes& processes_;
+  const actors::Clock& clock_;
+  Terminal& terminal_;
+  Input input_;
+  std::vector<std::string> environment_;
+  Generation generation_;
+  std::vector<Worker> workers_;
+  OomKills oom_before_;
+};
+
+}  // namespace troupe::apps

@@ -1,0 +1,255 @@
+#include "apps/troupe/launch/nodes/leader.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include <chrono>
+#include <fstream>
+#include <utility>
+#include <variant>
+
+#include "core/errors.hpp"
+#include "posix/entropy.hpp"
+
+namespace troupe::apps {
+
+using actors::ExitStatus;
+using core::Result;
+
+namespace {
+
+std::chrono::nanoseconds nanoseconds_of(double seconds) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+actors::NodeAgentConfig agent_config(const Job& job) {
+  actors::NodeAgentConfig config;
+  config.ranks = job.place.world;
+  config.nodes = job.place.nodes;
+  config.max_restarts = job.options.max_restarts;
+  for (const int signal : job.stop_signals) config.forwarded_signals.erase(signal);
+  config.term_timeout = nanoseconds_of(job.options.term_timeout_seconds);
+  config.first_backoff = nanoseconds_of(job.options.restart_backoff_seconds);
+  config.node_patience = job.meeting.patience;
+  return config;
+}
+
+std::string in_seconds(std::chrono::nanoseconds time) {
+  return fmt::format("{:.3g} s", std::chrono::duration<double>(time).count());
+}
+
+}  // namespace
+
+/// A rank of another node.
+class Leader::RemoteProcess final : public actors::Process {
+ public:
+  RemoteProcess(Leader& leader, int node, int rank) : leader_(leader), node_(node), rank_(rank) {}
+
+  std::int64_t pid() const override { return 0; }
+  void signal(int signal) override { send(signal, false); }
+  /// Its launcher looks when it gets the signal.
+  bool handles(int) const override { return true; }
+  void signal_group(int signal) override { send(signal, true); }
+
+ private:
+  void send(int signal, bool group) const {
+    const auto& link = leader_.nodes_[static_cast<std::size_t>(node_)].link;
+    if (link) link->send(Signal{leader_.generation_.number, rank_, signal, group});
+  }
+
+  Leader& leader_;
+  int node_;
+  int rank_;
+};
+
+Leader::Leader(Job& job, asio::io_context& loop, actors::Clock& clock, actors::Processes& processes,
+               Terminal& terminal)
+    : job_(job),
+      loop_(loop),
+      clock_(clock),
+      terminal_(terminal),
+      local_(job, loop, processes, clock, terminal) {}
+
+void Leader::start() {
+  nodes_.resize(1);
+  terminal_.say(fmt::format("job {}: {}{}", job_.id, summary(),
+                            job_.directory_is_temporary ? "" : "; logs in " + job_.directory.string()));
+  start_agent();
+}
+
+void Leader::start_agent() {
+  if (job_.ranks > 1 && !::getenv("OMP_NUM_THREADS")) {
+    terminal_.say("OMP_NUM_THREADS is set to 1 for each rank; set it yourself for more");
+  }
+  for (const std::string& warning : job_.options.warnings) terminal_.say("warning: " + warning);
+  agent_.emplace(agent_config(job_), clock_, *this);
+  agent_->start();
+}
+
+std::string Leader::summary() const {
+  const std::string what = fmt::format("{} rank{} of {}", job_.place.world, job_.place.world == 1 ? "" : "s",
+                                       job_.options.program.front());
+  if (is_alone()) return what;
+  std::vector<std::string> places;
+  for (const auto& each : table_->members()) {
+    const int last = each.first_rank + each.hello.ranks - 1;
+    places.push_back(each.hello.ranks == 1
+                         ? fmt::format("{} (rank {})", each.hello.host, last)
+                         : fmt::format("{} (ranks {} to {})", each.hello.host, each.first_rank, last));
+  }
+  return fmt::format("{} on {} nodes: {}", what, job_.place.nodes, fmt::join(places, ", "));
+}
+
+void Leader::signalled(int signal) {
+  const bool ends_job = job_.stop_signals.contains(signal);
+  if (!agent_) {
+    if (ends_job) give_up(128 + signal, fmt::format("stopped by {}", actors::signal_name(signal)));
+    return;
+  }
+  on(0, Signalled{signal});
+}
+
+/// An engine that stops a job sends the signal to all launchers; only the second to one of them says it
+/// again.
+void Leader::on(int node, const Signalled& message) {
+  const bool ends_job = job_.stop_signals.contains(message.signal);
+  const bool is_same = ends_job && have_signalled_.insert(node).second && have_signalled_.size() > 1;
+  if (is_same) return;
+  if (ends_job) {
+    terminal_.say(fmt::format("received {}{}; stopping the ranks", actors::signal_name(message.signal),
+                              is_alone() ? "" : " on " + member(node).hello.host));
+  }
+  agent_->signalled(message.signal);
+}
+
+int Leader::conclude() {
+  if (!last_line_.empty()) terminal_.say(last_line_);
+  if (!job_.directory_is_temporary && agent_) {
+    std::ofstream(job_.directory / "job_report.json")
+        << to_json(job_, {exit_code_, agent_->machine().verdict(), agent_->machine().restarts(), report_});
+  }
+  terminal_.drain();
+  return exit_code_;
+}
+
+Result<void> Leader::begin(int generation) {
+  report_ = GenerationReport{};
+  report_.generation = generation;
+  report_.started = clock_.now();
+  ports_.clear();
+  ports_.push_back(job_.master_port == 0
+                       ? TRY(ReservedPort::any())
+                       : TRY(ReservedPort::of(job_.master_addr, job_.master_port, "--master-addr")));
+  ports_.push_back(TRY(ReservedPort::any()));
+  generation_ = {generation, job_.master_addr, ports_[0].number(), ports_[1].number(), posix::unique_name()};
+  if (generation > 0) {
+    terminal_.say(fmt::format("restart {} of {}", generation, job_.options.max_restarts));
+  }
+  for (Node& node : nodes_) node.exits.clear();
+  local_.begin(generation_);
+  return {};
+}
+
+Result<std::unique_ptr<actors::Process>> Leader::start(int rank, std::function<void(ExitStatus)> exited) {
+  const int node = is_alone() ? 0 : table_->node_of_rank(rank);
+  if (node == 0) return local_.start(rank, std::move(exited));
+  const int local_rank = rank - member(node).first_rank;
+  Node& remote = nodes_[static_cast<std::size_t>(node)];
+  if (local_rank == 0) {
+    remote.on_exit.clear();
+    const int number = generation_.number;
+    if (remote.link) {
+      remote.link->send(
+          Begin{number, generation_.master_addr, generation_.master_port, generation_.control_port,
+                generation_.fence_token,
+                number == 0 ? "" : fmt::format("restart {} of {}", number, job_.options.max_restarts)});
+    }
+  }
+  remote.on_exit.push_back(std::move(exited));
+  return std::make_unique<RemoteProcess>(*this, node, local_rank);
+}
+
+void Leader::not_started(int rank, const core::Error& error) {
+  terminal_.say(fmt::format("{} could not be started: {}", name_of_rank(rank, host_of(rank)), error.message));
+}
+
+std::optional<std::int64_t> Leader::committed_step() {
+  std::ifstream file(progress_file(job_));
+  std::int64_t step = 0;
+  return file >> step ? std::optional(step) : std::nullopt;
+}
+
+void Leader::withheld(int rank, int signal) {
+  local_.withheld(rank, signal);
+}
+
+void Leader::failed(int rank, ExitStatus status) {
+  const std::string name = name_of_rank(rank, host_of(rank));
+  say_failure(status.code == actors::kExitFenced
+                  ? fmt::format("{} ended because another rank did ({})", name, to_string(status))
+                  : fmt::format("{} failed: {}", name, to_string(status)));
+}
+
+void Leader::say_failure(const std::string& failure) {
+  local_.write_failure(failure);
+  const std::string line = failure + (job_.place.world > 1 ? "; stopping the others" : "");
+  terminal_.say(line);
+  tell_all(Failed{generation_.number, failure, line});
+}
+
+void Leader::ended(const actors::EndGeneration& end) {
+  local_.clear_away();
+  report_.cause = end.cause;
+  report_.ranks.clear();
+  for (const actors::Ending& ending : end.endings) report_.ranks.push_back(report_of(ending));
+  const auto lines = describe(report_);
+  for (const std::string& line : lines) terminal_.say(line);
+  tell_all(Ended{generation_.number, lines});
+  if (agent_->machine().state() == "waiting") say_who_is_awaited();
+}
+
+RankReport Leader::report_of(const actors::Ending& ending) {
+  const int node = is_alone() ? 0 : table_->node_of_rank(ending.rank);
+  if (node == 0) return local_.report(ending.rank, ending);
+  RankReport report{ending, member(node).hello.host, 0, {}, {}, {}};
+  const Node& remote = nodes_[static_cast<std::size_t>(node)];
+  if (ending.kind == actors::Ending::Kind::lost) {
+    report.meaning = fmt::format("the launcher of {} at {} was lost: {}", name_of(member(node)),
+                                 member(node).address, remote.lost_because);
+    return report;
+  }
+  const auto exit = remote.exits.find(ending.rank - member(node).first_rank);
+  if (exit == remote.exits.end()) return report;
+  report.pid = exit->second.pid;
+  report.last_error_lines = exit->second.last_lines;
+  report.error_message = exit->second.error;
+  report.meaning = exit->second.meaning;
+  return report;
+}
+
+void Leader::say_who_is_awaited() {
+  for (int node = 1; node < job_.place.nodes; ++node) {
+    if (nodes_[static_cast<std::size_t>(node)].link) continue;
+    const std::string line = fmt::format("waiting for at most {} for {} to come back",
+                                         in_seconds(job_.meeting.patience), name_of(member(node)));
+    terminal_.say(line);
+    tell_all(Notice{line});
+  }
+}
+
+void Leader::finished(int exit_code) {
+  exit_code_ = exit_code;
+  is_over_ = true;
+  const auto& agent = agent_->machine();
+  if (exit_code != 0) {
+    last_line_ = fmt::format("job {} ends with exit code {}: {}", job_.id, exit_code, agent.verdict());
+  }
+  if (is_alone()) return loop_.stop();
+  tell_all(
+      JobOver{exit_code, last_line_, to_json(job_, {exit_code, agent.verdict(), agent.restarts(), report_})});
+  close_links();
+}
+
+}  // namespace troupe::apps

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "actors/launch/node_agent_shell.hpp"
+#include "actors/world/clock.hpp"
+#include "apps/troupe/launch/local_ranks.hpp"
+#include "apps/troupe/launch/nodes/lobby.hpp"
+#include "apps/troupe/launch/nodes/node_table.hpp"
+#include "apps/troupe/launch/ports.hpp"
+
+namespace troupe::apps {
+
+/// The launcher of node 0, which is the only one of most jobs. The NodeAgent runs here, for the ranks of all
+/// nodes; the launchers of other nodes do what it asks and report.
+class Leader final : public actors::Gang {
+ public:
+  /// All must outlive this. `job` gets its place when all nodes are here.
+  Leader(Job& job, asio::io_context& loop, actors::Clock& clock, actors::Processes& processes,
+         Terminal& terminal);
+
+  /// Begins the job; it ends by stopping the loop. The first form is for one node, the other for several.
+  void start();
+  void start(Lobby& lobby, const actors::JobToken& secret, Hello own);
+  void signalled(int signal);
+  /// After the loop: the report, and what the terminal has not taken yet.
+  int conclude();
+
+  core::Result<void> begin(int generation) override;
+  core::Result<std::unique_ptr<actors::Process>> start(
+      int rank, std::function<void(actors::ExitStatus)> exited) override;
+  void not_started(int rank, const core::Error& error) override;
+  std::optional<std::int64_t> committed_step() override;
+  void withheld(int rank, int signal) override;
+  void failed(int rank, actors::ExitStatus status) override;
+  void ended(const actors::EndGeneration& end) override;
+  void finished(int exit_code) override;
+
+ private:
+  class RemoteProcess;
+  /// Another node; node 0 has an entry without a link.
+  struct Node {
+    std::shared_ptr<NodeLink> link;  ///< none while it is lost
+    std::string lost_because;
+    std::vector<std::function<void(actors::ExitStatus)>> on_exit;  ///< by local rank
+    std::map<int, Exited> exits;                                   ///< of the generation
+  };
+
+  // Before the job begins.
+  void take_in(const std::shared_ptr<NodeLink>& link, Hello hello);
+  void take_back(const std::shared_ptr<NodeLink>& link, Hello hello);
+  void refuse(const std::shared_ptr<NodeLink>& link, const std::string& reason, bool may_try_again);
+  void say_who_is_missing();
+  void all_are_here();
+  void give_up(int exit_code, const std::string& why);
+  void choose_address();
+
+  void start_agent();
+  void attach(int node, const std::shared_ptr<NodeLink>& link);
+  void receive(int node, NodeMessage message);
+  void on(int node, const Exited& exited);
+  void on(int node, const NotStarted& message);
+  void on(int node, const Signalled& message);
+  void lose(int node, const std::string& reason);
+  void tell_all(const NodeMessage& message);
+  void say_failure(const std::string& failure);
+  void say_who_is_awaited();
+  void close_links();
+
+  const NodeTable::Member& member(int node) const;
+  std::string host_of(int rank) const;
+  bool is_alone() const { return job_.meeting.nodes == 1; }
+  RankReport report_of(const actors::Ending& ending);
+  Welcome welcome_of(int node) const;
+  std::string summary() const;
+
+  Job& job_;
+  asio::io_context& loop_;
+  actors::Clock& clock_;
+  Terminal& terminal_;
+  LocalRanks local_;
+  std::optional<actors::NodeAgentShell> agent_;
+  std::optional<NodeTable> table_;
+  std::map<int, std::shared_ptr<NodeLink>> guests_;  ///< by member, before the job begins
+  std::vector<Node> nodes_;                          ///< since then
+  actors::AlarmId patience_ = 0;
+  std::set<int> have_signalled_;  ///< nodes whose launcher got a signal that ends the job
+  std::vector<ReservedPort> ports_;
+  Generation generation_;
+  GenerationReport report_;
+  std::string last_line_;
+  int exit_code_ = 1;
+  bool is_over_ = false;
+};
+
+}  // namespace troupe::apps

@@ -1,0 +1,72 @@
+#include "apps/troupe/launch/nodes/messages.hpp"
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "core/errors.hpp"
+#include "core/number.hpp"
+
+namespace troupe::apps {
+
+using Json = nlohmann::json;
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Hello, version, host, instance, job, node, ranks, settings, program)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NotStarted, generation, rank, error)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Exited, generation, rank, code, signal, pid, error, meaning, last_lines)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Cleared, generation)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Signalled, signal)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Greeting, host)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Refused, reason, may_try_again)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Welcome, job, node, nodes, first_rank, world, max_restarts,
+                                   term_timeout_seconds, line)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Begin, generation, master_addr, master_port, control_port, fence_token,
+                                   line)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Signal, generation, rank, signal, group)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Failed, generation, text, line)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Ended, generation, lines)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(JobOver, exit_code, line, report)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Notice, line)
+
+namespace {
+
+/// In the order of the variant.
+constexpr const char* kNames[] = {"hello",    "not started", "exited",  "cleared", "signalled",
+                                  "greeting", "refused",     "welcome", "begin",   "signal",
+                                  "failed",   "ended",       "over",    "notice"};
+static_assert(std::size(kNames) == std::variant_size_v<NodeMessage>);
+
+template <std::size_t... kIndex>
+std::optional<NodeMessage> read(const std::string& name, const Json& body, std::index_sequence<kIndex...>) {
+  std::optional<NodeMessage> found;
+  const auto read_one = [&]<std::size_t kOne>(std::integral_constant<std::size_t, kOne>) {
+    if (name == kNames[kOne]) found = body.get<std::variant_alternative_t<kOne, NodeMessage>>();
+  };
+  (read_one(std::integral_constant<std::size_t, kIndex>{}), ...);
+  return found;
+}
+
+}  // namespace
+
+std::string to_text(const NodeMessage& message) {
+  Json body;
+  std::visit([&](const auto& each) { body = each; }, message);
+  const Json whole = {{"say", kNames[message.index()]}, {"body", std::move(body)}};
+  // What ranks write need not be UTF-8.
+  return whole.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+core::Result<NodeMessage> message_from_text(std::string_view text) {
+  try {
+    const Json whole = Json::parse(text);
+    auto found = read(whole.at("say").get<std::string>(), whole.at("body"),
+                      std::make_index_sequence<std::variant_size_v<NodeMessage>>());
+    if (found) return std::move(*found);
+  } catch (const Json::exception&) {
+    // Falls through to the same complaint.
+  }
+  return core::fail(core::Errc::corrupt, "expected what launchers say, found {}", core::quoted_excerpt(text));
+}
+
+}  // namespace troupe::apps

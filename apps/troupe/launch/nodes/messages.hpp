@@ -1,0 +1,120 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "core/result.hpp"
+
+namespace troupe::apps {
+
+// What the launchers of a job's nodes say to each other: JSON in the frames of SealedFrames. Ranks are those
+// of the node (local ranks), and `generation` is the one that is meant, so that what is late is told apart.
+
+// From a launcher to that of node 0.
+
+/// The first frame of a launcher that wants to be one of the nodes.
+struct Hello {
+  std::string version;
+  std::string host;
+  std::string instance;  ///< unique for each launcher's process
+  std::string job;       ///< of which it was a node already, and has lost the connection; or empty
+  int node = -1;         ///< -1: any
+  int ranks = 1;
+  std::map<std::string, std::string> settings;  ///< by flag
+  std::vector<std::string> program;             ///< and its arguments
+};
+/// The rank could not be started, so neither it nor those after it have a process.
+struct NotStarted {
+  int generation = 0;
+  int rank = 0;
+  std::string error;
+};
+struct Exited {
+  int generation = 0;
+  int rank = 0;
+  int code = 0;
+  int signal = 0;
+  std::int64_t pid = 0;
+  std::string error;    ///< from its error file
+  std::string meaning;  ///< likely_meaning()
+  std::vector<std::string> last_lines;
+};
+/// No process of the generation is left on the node.
+struct Cleared {
+  int generation = 0;
+};
+/// The launcher got this signal.
+struct Signalled {
+  int signal = 0;
+};
+
+// From the launcher of node 0 to the others.
+
+/// The first frame to somebody who has introduced himself: proves that this side knows the secret.
+struct Greeting {
+  std::string host;
+};
+struct Refused {
+  std::string reason;
+  bool may_try_again = false;
+};
+/// All nodes are here.
+struct Welcome {
+  std::string job;
+  int node = 0;
+  int nodes = 1;
+  int first_rank = 0;
+  int world = 1;
+  int max_restarts = 0;
+  double term_timeout_seconds = 0;
+  std::string line;  ///< for people
+};
+/// Start the ranks.
+struct Begin {
+  int generation = 0;
+  std::string master_addr;
+  int master_port = 0;
+  int control_port = 0;
+  std::string fence_token;
+  std::string line;
+};
+struct Signal {
+  int generation = 0;
+  int rank = 0;
+  int signal = 0;
+  bool group = true;  ///< false: the process alone, and only if it handles the signal
+};
+/// The first failure of the generation, wherever it was.
+struct Failed {
+  int generation = 0;
+  std::string text;
+  std::string line;
+};
+/// Clear away; answered by Cleared.
+struct Ended {
+  int generation = 0;
+  std::vector<std::string> lines;
+};
+/// The job is over.
+struct JobOver {
+  int exit_code = 0;
+  std::string line;
+  std::string report;  ///< the text of job_report.json
+};
+/// For people, while nodes are missing.
+struct Notice {
+  std::string line;
+};
+
+using NodeMessage = std::variant<Hello, NotStarted, Exited, Cleared, Signalled, Greeting, Refused, Welcome,
+                                 Begin, Signal, Failed, Ended, JobOver, Notice>;
+
+std::string to_text(const NodeMessage& message);
+/// Errc::corrupt says what was found instead.
+core::Result<NodeMessage> message_from_text(std::string_view text);
+
+}  // namespace troupe::apps

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/troupe/launch/nodes/messages.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps {
+
+/// The nodes of a job, each with its launcher. Node 0 is the one whose launcher keeps this.
+class NodeTable {
+ public:
+  struct Member {
+    int id = 0;  ///< by which remove() knows it
+    Hello hello;
+    std::string address;
+    int node = 0;
+    int first_rank = 0;
+  };
+
+  NodeTable(int nodes, Hello own, std::string address);
+
+  /// Takes a launcher in; returns its id. An Error says why it cannot be one of the nodes.
+  core::Result<int> add(Hello hello, std::string address);
+  void remove(int id);
+
+  bool is_complete() const { return static_cast<int>(members_.size()) == nodes_; }
+  /// When it is complete: gives nodes without a number the lowest free ones, in the order in which they came,
+  /// and counts ranks by node.
+  void assign();
+  /// In the order of nodes, after assign().
+  const std::vector<Member>& members() const { return members_; }
+  int world() const;
+  int node_of_rank(int rank) const;
+
+  /// A launcher that takes the place of a lost one, after assign().
+  core::Result<void> check_return(int node, const Hello& hello) const;
+  void replace(int node, Hello hello, std::string address);
+
+  /// "n1 (node 0), n2"
+  std::string present() const;
+  /// "waiting for 1 of 2 nodes; here is n1 (node 0)"
+  std::string waiting() const;
+  /// What in which other launchers were started differs from this one, a line each.
+  std::vector<std::string> differences() const;
+
+ private:
+  core::Result<void> check(const Hello& hello, const std::string& address) const;
+
+  int nodes_;
+  std::vector<Member> members_;
+  int next_id_ = 1;
+};
+
+/// "n2 (node 1)"
+std::string name_of(const NodeTable::Member& member);
+
+}  // namespace troupe::apps
