@@ -56,6 +56,20 @@ class TwoHosts(Engine):
                 *(word for name, value in forwarded.items() for word in ("-x", f"{name}={value}")), *program]
 
 
+class LauncherPerNode(TwoHosts):
+    """mpirun says how many nodes there are and which this is; MASTER_ADDR says where they meet."""
+
+    launcher = "troupe"
+
+    def command(self, *program):
+        forwarded = {"MASTER_ADDR": hosts.HOSTS["n1"], "TROUPE_JOB_TOKEN": "7" * 64, "OMP_NUM_THREADS": "1",
+                     "ENGINE_TEST_MARK": self.mark}
+        return [MPIRUN, "--allow-run-as-root", "--mca", "plm_rsh_agent", self.agent, "--mca", "oob_tcp_if_include",
+                "10.77.0.0/24", "--host", "n1:1,n2:1", "-np", "2",
+                *(word for name, value in forwarded.items() for word in ("-x", f"{name}={value}")),
+                BIN / "troupe", "launch", "--nproc-per-node", "2", "--", *program]
+
+
 del Engine  # it is no test of its own
 
 if __name__ == "__main__":

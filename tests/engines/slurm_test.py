@@ -98,6 +98,26 @@ class WithPmi2(Srun):
     flags = ["--mpi=pmi2"]
 
 
+class LauncherPerNode(Srun):
+    """srun says how many nodes there are, which this is and where they meet; the secret is in the shared home."""
+
+    launcher = "troupe"
+
+    def environment(self):
+        return {"HOME": str(self.path)}
+
+    def command(self, *program):
+        return ["srun", "-N2", "--ntasks-per-node=1", "--kill-on-bad-exit=0", BIN / "troupe", "launch",
+                "--nproc-per-node", "2", "--", *program]
+
+    def test_two_launchers_on_a_node_are_refused(self):
+        done = subprocess.run(["srun", "-N2", "-n4", BIN / "troupe", "launch", "--", BIN / "linear"],
+                              env=self.whole_environment(), capture_output=True, text=True, timeout=PATIENCE)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("Slurm has started 2 launchers on n1: start one on each node (srun --ntasks-per-node=1",
+                      done.stderr)
+
+
 class Uneven(Srun):
     ranks = 3
     hosts = {0: ("n1", 2), 1: ("n1", 2), 2: ("n2", 1)}
