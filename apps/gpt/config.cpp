@@ -1,5 +1,6 @@
 #include "apps/gpt/config.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/errors.hpp"
@@ -62,6 +63,22 @@ Result<void> validate_rotary(const ModelConfig& config) {
                 "rope_scaling needs 0 < low_frequency < high_frequency and an original_context of 1 or more, "
                 "found {}, {} and {}",
                 scaling.low_frequency, scaling.high_frequency, scaling.original_context);
+  }
+  const bool has_turns =
+      scaling.slow_turns > 0 && scaling.fast_turns >= scaling.slow_turns && std::isfinite(scaling.fast_turns);
+  if (!has_turns || !std::isfinite(scaling.attention_factor) || scaling.attention_factor <= 0) {
+    return fail(Errc::invalid_argument,
+                "rope_scaling needs 0 < slow_turns <= fast_turns and an attention_factor above 0, found {}, "
+                "{} and {}",
+                scaling.slow_turns, scaling.fast_turns, scaling.attention_factor);
+  }
+  const auto pairs = scaling.kind == RotaryScaling::Kind::longrope ? config.head_size() / 2 : 0;
+  for (const auto* factors : {&scaling.short_factors, &scaling.long_factors}) {
+    const auto is_good = [](double factor) { return std::isfinite(factor) && factor > 0; };
+    if (factors->size() != pairs || !std::all_of(factors->begin(), factors->end(), is_good))
+      return fail(Errc::invalid_argument,
+                  "longrope needs {} factors above 0, one per pair, and other scalings none; found {}", pairs,
+                  factors->size());
   }
   return {};
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <string_view>
+#include <vector>
 
 #include "apps/gpt/experts/expert_config.hpp"
 #include "core/result.hpp"
@@ -11,12 +12,15 @@ namespace troupe::apps::gpt {
 enum class Norm { rms, layer };
 enum class Activation { swiglu, gelu };
 
-/// How rotary angles grow with the position in a model that was extended to longer texts.
+/// How rotary angles grow with the position in a model that was extended to longer texts, by the formulas of
+/// transformers (modeling_rope_utils.py).
 struct RotaryScaling {
   enum class Kind {
     none,
-    linear,  ///< all angles are divided by the factor
-    llama3,  ///< slow ones are divided, fast ones are not, those between are interpolated
+    linear,    ///< all angles are divided by the factor
+    llama3,    ///< slow ones are divided, fast ones are not, those between are interpolated
+    yarn,      ///< likewise, by the numbers of pairs
+    longrope,  ///< each is divided by a factor of its own
   };
   Kind kind = Kind::none;
   double factor = 1;
@@ -25,6 +29,17 @@ struct RotaryScaling {
   double low_frequency = 1;
   double high_frequency = 4;
   double original_context = 8192;
+  /// For yarn: pairs that make more turns than this in original_context are fast,
+  double fast_turns = 32;
+  double slow_turns = 1;    ///< and those that make fewer are slow;
+  bool whole_pairs = true;  ///< the borders between them are rounded to whole pairs.
+  /// For yarn and longrope: cosines and sines are multiplied by it.
+  double attention_factor = 1;
+  /// For longrope, one per pair: of a context up to original_context, and of longer ones.
+  std::vector<double> short_factors{};
+  std::vector<double> long_factors{};
+
+  friend bool operator==(const RotaryScaling&, const RotaryScaling&) = default;
 };
 
 /// What defines the function a decoder-only transformer computes. Linear layers have no biases except those

@@ -76,8 +76,13 @@ std::string tokenizer_of(const std::string& directory) {
 
 std::string rotary_of(const ModelConfig& model) {
   const auto& scaling = model.rope_scaling;
-  return fmt::format("base {}, scaling {} {} {} {} {}", model.rope_base, static_cast<int>(scaling.kind),
-                     scaling.factor, scaling.low_frequency, scaling.high_frequency, scaling.original_context);
+  auto text =
+      fmt::format("base {}, scaling {} {} {} {} {}", model.rope_base, static_cast<int>(scaling.kind),
+                  scaling.factor, scaling.low_frequency, scaling.high_frequency, scaling.original_context);
+  if (scaling.kind != RotaryScaling::Kind::yarn && scaling.kind != RotaryScaling::Kind::longrope) return text;
+  return text + fmt::format(", {} {} {} {}, factors {} {}", scaling.fast_turns, scaling.slow_turns,
+                            scaling.whole_pairs, scaling.attention_factor,
+                            fmt::join(scaling.short_factors, " "), fmt::join(scaling.long_factors, " "));
 }
 
 void add_model(Collector& all, const Options& options, const ModelConfig& model) {

@@ -128,6 +128,14 @@ void visit_builder(Config& c, const Visit& visit) {
   visit("seq_len_interpolation_factor", c.seq_len_interpolation_factor);
   visit("rope_scaling", c.rope_scaling);
   visit("rope_scaling_factor", c.rope_scaling_factor);
+  visit("position_embedding_type", c.position_embedding_type);
+  visit("yarn_rotary_scaling_factor", c.yarn_rotary_scaling_factor);
+  visit("yarn_original_max_position_embeddings", c.yarn_original_max_position_embeddings);
+  visit("yarn_beta_fast", c.yarn_beta_fast);
+  visit("yarn_beta_slow", c.yarn_beta_slow);
+  visit("yarn_mscale", c.yarn_mscale);
+  visit("yarn_mscale_all_dim", c.yarn_mscale_all_dim);
+  visit("yarn_correction_range_round_to_int", c.yarn_correction_range_round_to_int);
   visit("share_embeddings_and_output_weights", c.share_embeddings_and_output_weights);
   visit("value_head", c.value_head);
   visit("shared_expert_gate", c.shared_expert_gate);

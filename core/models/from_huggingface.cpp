@@ -400,7 +400,7 @@ Result<ConvertedModel> from_huggingface(std::string_view given, const ConvertOpt
   convert_base(conversion);
   convert_architecture(conversion);
   convert_windows(keys, limits, model);
-  TRY(convert_rotary(keys, options, limits, model));
+  TRY(convert_rotary(keys, options, result));
   check_common_keys(keys, model.architecture);
   TRY(check_quantization(keys, text, result.warnings));
   if (has_vision(model.architecture)) TRY(convert_vision(keys, options, model));

@@ -15,9 +15,8 @@ void check_common_keys(ConfigReader& keys, Architecture architecture);
 
 /// The rotary embedding, from rope_theta, rope_scaling and rope_parameters, at the root and in text_config.
 /// Where several of them are given they must agree, because versions of transformers differ in which they
-/// read. `limits` as for convert_windows().
-Result<void> convert_rotary(ConfigReader& keys, const ConvertOptions& options,
-                            std::vector<PositionLimit>* limits, ModelConfig& model);
+/// read.
+Result<void> convert_rotary(ConfigReader& keys, const ConvertOptions& options, ConvertedModel& converted);
 
 /// Which layers attend to a window only, as the architecture's class in transformers decides it. What has no
 /// field but changes nothing up to a number of positions goes to `limits`; if that is null, it is refused

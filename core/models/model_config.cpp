@@ -19,6 +19,7 @@ Ordered fields_json(const Config& config, const Visitor& visit_all) {
 
 /// Fields that files of earlier versions lack.
 bool is_newer(std::string_view part, std::string_view field) {
+  if (part == "model") return field == "position_embedding_type" || field.starts_with("yarn_");
   return part == "transformer_config" && (field == "window_size" || field == "window_attn_skip_freq");
 }
 

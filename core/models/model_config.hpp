@@ -25,6 +25,14 @@ struct BuilderConfig {
   std::optional<double> seq_len_interpolation_factor;  ///< linear scaling of positions
   bool rope_scaling = false;                           ///< Llama 3's, with rope_scaling_factor
   double rope_scaling_factor = 8;
+  std::optional<std::string> position_embedding_type;  ///< "yarn", of attention that is not latent
+  std::optional<double> yarn_rotary_scaling_factor;    ///< set with yarn only, as those below
+  std::optional<std::int64_t> yarn_original_max_position_embeddings;
+  std::optional<double> yarn_beta_fast;
+  std::optional<double> yarn_beta_slow;
+  std::optional<double> yarn_mscale;  ///< null as the next one: 1 and 0
+  std::optional<double> yarn_mscale_all_dim;
+  std::optional<bool> yarn_correction_range_round_to_int;
   bool share_embeddings_and_output_weights = false;
   bool value_head = false;
   bool shared_expert_gate = false;
@@ -71,8 +79,9 @@ struct ConvertOptions {
   /// Fills in the head_dim of DeepSeek as transformers' class does: the rotary width, not hidden_size /
   /// heads.
   bool class_defaults = false;
-  /// What changes nothing up to a number of positions is listed in ConvertedModel::limits, for a caller that
-  /// knows how long sequences become. Otherwise it must not be reached by the model's own positions.
+  /// For a caller that knows how long sequences become: what changes nothing up to a number of positions is
+  /// listed in ConvertedModel::limits, and what Megatron has no field for is in ConvertedModel::rotary.
+  /// Otherwise limits must not be reached by the model's own positions, and the rest is refused.
   bool takes_limits = false;
   /// Keys of config.json as JSON, which replace those of the file.
   std::map<std::string, std::string> keys;
@@ -88,10 +97,21 @@ struct PositionLimit {
   std::int64_t positions = 0;
 };
 
+/// How positions are scaled, beyond what BuilderConfig says.
+struct RotaryDetails {
+  double low_frequency = 1;  ///< of llama3, as the next two
+  double high_frequency = 4;
+  std::int64_t original_positions = 8192;  ///< of longrope too
+  double attention_factor = 1;             ///< of cosines and sines: yarn and longrope
+  std::vector<double> short_factors;       ///< of longrope, one per pair: up to the original positions
+  std::vector<double> long_factors;        ///< for longer sequences
+};
+
 struct ConvertedModel {
   ModelConfig config;
   std::vector<std::string> warnings;
   std::vector<PositionLimit> limits;  ///< with ConvertOptions::takes_limits
+  RotaryDetails rotary;               ///< in the same case
 };
 
 /// The file with keys replaced, by JSON or a word. Errc::corrupt for text that is not a JSON object.

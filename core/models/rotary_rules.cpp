@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,6 +54,7 @@ Result<std::string> type_of(const std::string& name, const Json& values) {
     if (!found->is_string()) return fail(Errc::invalid_argument, "key '{}.{}' is not text", name, key);
     auto word = found->get<std::string>();
     if (is_neutral_type(word)) word.clear();
+    if (word == "su") word = "longrope";
     if (is_said && word != type)
       return fail(Errc::invalid_argument,
                   "key '{}.rope_type' is {}, and '{}.type' is {}; versions of transformers differ in which "
@@ -133,6 +135,18 @@ Result<std::optional<double>> agreed_number(ConfigReader& keys, const std::vecto
   return agreed;
 }
 
+/// What is missing is as transformers has it: without both factors cosines are scaled by that of 1, and
+/// attention is not.
+void read_latent_factors(ConfigReader& values, TransformerConfig& config) {
+  const auto mscale = values.value_or("mscale", 0.0), all_dim = values.value_or("mscale_all_dim", 0.0);
+  config.mscale = mscale == 0 ? 1 : mscale;
+  config.mscale_all_dim = all_dim;
+  if ((all_dim == 0 && config.mscale != 1) || (mscale == 0 && all_dim != 0))
+    values.complain(
+        "keys 'mscale' and 'mscale_all_dim' of yarn are read together by transformers, and one by one by "
+        "DeepSeek's own class: give both, or none");
+}
+
 void scale_latent_attention(ConfigReader& values, const std::string& type, TransformerConfig& config) {
   config.rope_type = type.empty() ? "rope" : type;
   if (config.rope_type != "rope" && config.rope_type != "yarn")
@@ -142,8 +156,110 @@ void scale_latent_attention(ConfigReader& values, const std::string& type, Trans
       values.value_or("original_max_position_embeddings", std::int64_t{4096});
   config.beta_fast = values.value_or("beta_fast", 32.0);
   config.beta_slow = values.value_or("beta_slow", 1.0);
+  if (type == "yarn") return read_latent_factors(values, config);
   config.mscale = values.value_or("mscale", 1.0);
   config.mscale_all_dim = values.value_or("mscale_all_dim", 1.0);
+}
+
+/// Of cosines and sines, if the file gives it.
+std::optional<double> attention_factor_of(ConfigReader& values) {
+  const auto factor = values.maybe<double>("attention_factor");
+  if (factor && !(*factor > 0)) values.refuse("attention_factor", "it must be above 0");
+  return factor;
+}
+
+/// The positions that the model knew before; by default all that it has now.
+std::int64_t original_positions(ConfigReader& values, const BuilderConfig& builder) {
+  const auto positions = values.value_or("original_max_position_embeddings", builder.max_sequence_length);
+  if (positions < 1) values.refuse("original_max_position_embeddings", "it must be at least 1");
+  return positions;
+}
+
+/// As _compute_yarn_parameters() of transformers 5: without a factor it is the quotient of positions, and 0
+/// is the same as no value.
+void scale_as_yarn(ConfigReader& values, ConvertedModel& converted, bool takes_details) {
+  auto& builder = converted.config.builder;
+  const auto some = [&](const char* key) {
+    const auto value = values.maybe<double>(key);
+    return value && *value != 0 ? value : std::nullopt;
+  };
+  const auto original = original_positions(values, builder);
+  const auto quotient = static_cast<double>(builder.max_sequence_length) / static_cast<double>(original);
+  const auto factor = values.maybe<double>("factor").value_or(quotient);
+  if (!(factor >= 1)) values.refuse("factor", "it must be at least 1");
+  builder.position_embedding_type = "yarn";
+  builder.yarn_rotary_scaling_factor = factor;
+  builder.yarn_original_max_position_embeddings = original;
+  builder.yarn_beta_fast = some("beta_fast").value_or(32);
+  builder.yarn_beta_slow = some("beta_slow").value_or(1);
+  if (!(*builder.yarn_beta_slow > 0 && *builder.yarn_beta_fast >= *builder.yarn_beta_slow))
+    values.refuse("beta_fast", "beta_fast must be at least beta_slow, which must be above 0");
+  const auto mscale = some("mscale"), all_dim = some("mscale_all_dim");
+  if (mscale && all_dim) {
+    builder.yarn_mscale = mscale;
+    builder.yarn_mscale_all_dim = all_dim;
+  }
+  builder.yarn_correction_range_round_to_int = values.value_or("truncate", true);
+  // Read by other programs, not by transformers.
+  for (const char* key : {"attn_factor", "finetuned"}) values.find(key);
+
+  const auto grown = [&](double scale) { return factor > 1 ? 0.1 * scale * std::log(factor) + 1 : 1; };
+  const auto derived = mscale && all_dim ? grown(*mscale) / grown(*all_dim) : grown(1);
+  const auto said = attention_factor_of(values);
+  converted.rotary.attention_factor = said.value_or(derived);
+  if (!takes_details && said && std::abs(*said - derived) > 1e-6 * derived)
+    values.refuse("attention_factor", "Megatron derives it from factor, mscale and mscale_all_dim");
+}
+
+std::vector<double> pair_factors(ConfigReader& values, const std::string& key, std::int64_t pairs) {
+  std::vector<double> factors;
+  const auto* list = values.find(key);
+  if (list == nullptr) {
+    values.refuse(key, "it is missing");
+    return factors;
+  }
+  bool good = list->is_array() && static_cast<std::int64_t>(list->size()) == pairs;
+  for (std::size_t i = 0; good && i < list->size(); ++i) {
+    good = take((*list)[i], factors.emplace_back()) && factors.back() > 0;
+  }
+  if (!good) values.refuse(key, fmt::format("it must be a list of {} numbers above 0, one per pair", pairs));
+  return factors;
+}
+
+/// As _compute_longrope_parameters() of transformers 5.
+void scale_as_longrope(ConfigReader& values, ConvertedModel& converted) {
+  const auto& model = converted.config;
+  auto& rotary = converted.rotary;
+  const auto heads = std::max<std::int64_t>(1, model.transformer.num_attention_heads);
+  const auto head = model.transformer.kv_channels.value_or(model.transformer.hidden_size / heads);
+  rotary.short_factors = pair_factors(values, "short_factor", head / 2);
+  rotary.long_factors = pair_factors(values, "long_factor", head / 2);
+  rotary.original_positions = original_positions(values, model.builder);
+  const auto original = static_cast<double>(rotary.original_positions);
+  const auto quotient = static_cast<double>(model.builder.max_sequence_length) / original;
+  const auto factor = values.maybe<double>("factor").value_or(quotient);
+  const auto derived = factor > 1 ? std::sqrt(1 + std::log(factor) / std::log(original)) : 1;
+  rotary.attention_factor = attention_factor_of(values).value_or(derived);
+  if (!std::isfinite(rotary.attention_factor))
+    values.refuse("original_max_position_embeddings", "it must be above 1");
+  // Of older versions.
+  for (const char* key : {"short_mscale", "long_mscale"}) {
+    if (values.find(key) != nullptr) values.refuse(key, "transformers does not read it");
+  }
+}
+
+void scale_as_llama3(ConfigReader& values, ConvertedModel& converted, bool takes_details) {
+  auto& rotary = converted.rotary;
+  converted.config.builder.rope_scaling = true;
+  converted.config.builder.rope_scaling_factor = values.required<double>("factor");
+  rotary.low_frequency = values.required<double>("low_freq_factor");
+  rotary.high_frequency = values.required<double>("high_freq_factor");
+  rotary.original_positions = values.size("original_max_position_embeddings");
+  const bool built_in = rotary.low_frequency == kLlama3LowFrequency &&
+                        rotary.high_frequency == kLlama3HighFrequency &&
+                        rotary.original_positions == kLlama3Positions;
+  if (!built_in && !takes_details)
+    values.refuse("low_freq_factor", "only 1, 4 and 8192 positions are there for the type llama3");
 }
 
 /// Scales only what is longer than the model's positions.
@@ -155,22 +271,21 @@ void limit_dynamic(ConfigReader& values, const std::string& name, std::vector<Po
   limits->push_back({name, std::min(positions, builder.max_sequence_length)});
 }
 
-void scale_positions(ConfigReader& values, const RotaryScaling& scaling, std::vector<PositionLimit>* limits,
-                     BuilderConfig& builder) {
+void scale_positions(ConfigReader& values, const RotaryScaling& scaling, bool takes_details,
+                     ConvertedModel& converted) {
   const auto& type = scaling.type;
+  auto& builder = converted.config.builder;
   if (type == "linear") {
     builder.seq_len_interpolation_factor = values.required<double>("factor");
     values.find("original_max_position_embeddings");  // read by other scalings only
   } else if (type == "llama3") {
-    builder.rope_scaling = true;
-    builder.rope_scaling_factor = values.required<double>("factor");
-    const bool built_in = values.required<double>("low_freq_factor") == kLlama3LowFrequency &&
-                          values.required<double>("high_freq_factor") == kLlama3HighFrequency &&
-                          values.size("original_max_position_embeddings") == kLlama3Positions;
-    if (!built_in)
-      values.refuse("low_freq_factor", "only 1, 4 and 8192 positions are there for the type llama3");
+    scale_as_llama3(values, converted, takes_details);
+  } else if (type == "yarn" && !has_vision(converted.config.architecture)) {
+    scale_as_yarn(values, converted, takes_details);
+  } else if (type == "longrope" && takes_details) {
+    scale_as_longrope(values, converted);
   } else if (type == "dynamic") {
-    limit_dynamic(values, scaling.name, limits, builder);
+    limit_dynamic(values, scaling.name, takes_details ? &converted.limits : nullptr, builder);
   } else if (!type.empty()) {
     values.refuse("type", "'" + type + "' is not a scaling that this model can have");
   }
@@ -187,8 +302,8 @@ void read_sections(ConfigReader& values, ModelConfig& model) {
 
 }  // namespace
 
-Result<void> convert_rotary(ConfigReader& keys, const ConvertOptions& options,
-                            std::vector<PositionLimit>* limits, ModelConfig& model) {
+Result<void> convert_rotary(ConfigReader& keys, const ConvertOptions& options, ConvertedModel& converted) {
+  auto& model = converted.config;
   const auto objects = TRY(objects_of(keys));
   const auto scaling = TRY(scaling_of(keys, objects));
   const auto theta = TRY(agreed_number(keys, objects, "rope_theta"));
@@ -208,14 +323,14 @@ Result<void> convert_rotary(ConfigReader& keys, const ConvertOptions& options,
     scale_latent_attention(values, scaling.type, config);
     config.rotary_base = model.builder.rotary_base;
   } else {
-    scale_positions(values, scaling, limits, model.builder);
+    scale_positions(values, scaling, options.takes_limits, converted);
   }
   if (has_vision(model.architecture)) read_sections(values, model);
   // Without scaling, other values are meaningless.
   if (scaling.type.empty())
     for (const char* key : {"factor", "original_max_position_embeddings", "low_freq_factor",
                             "high_freq_factor", "attention_factor", "beta_fast", "beta_slow", "mscale",
-                            "mscale_all_dim", "short_factor", "long_factor"})
+                            "mscale_all_dim", "short_factor", "long_factor", "truncate"})
       values.find(key);
   return values.finish(nullptr);
 }

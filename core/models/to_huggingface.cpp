@@ -70,6 +70,15 @@ void put_rotary(const ModelConfig& model, Json& json) {
                {"low_freq_factor", 1.0},
                {"high_freq_factor", 4.0},
                {"original_max_position_embeddings", 8192}};
+  } else if (builder.yarn_rotary_scaling_factor) {
+    scaling = {{"type", "yarn"},
+               {"factor", *builder.yarn_rotary_scaling_factor},
+               {"original_max_position_embeddings", put(builder.yarn_original_max_position_embeddings)},
+               {"beta_fast", put(builder.yarn_beta_fast)},
+               {"beta_slow", put(builder.yarn_beta_slow)},
+               {"truncate", builder.yarn_correction_range_round_to_int.value_or(true)}};
+    if (builder.yarn_mscale) scaling["mscale"] = *builder.yarn_mscale;
+    if (builder.yarn_mscale_all_dim) scaling["mscale_all_dim"] = *builder.yarn_mscale_all_dim;
   } else if (config.multi_latent_attention && config.rope_type == "yarn") {
     scaling = {{"type", "yarn"},
                {"factor", config.rotary_scaling_factor},

@@ -28,11 +28,33 @@ SMALL = {"vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "num_hid
          "initializer_range": 0.2, "bos_token_id": 1, "eos_token_id": 2}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 8192}
+
+
+def yarn(**values):
+    return {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 32, **values}
+
+
+def longrope(positions, **values):
+    return {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": positions,
+            "short_factor": [1.0, 1.1, 1.3, 1.7], "long_factor": [1.0, 2.0, 5.0, 16.5], **values}
+
+
 MODELS = [
     ("Llama", {}),
     ("Llama", {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "num_key_value_heads": 4}),
     ("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}, "attention_bias": True,
                "num_key_value_heads": 1}),
+    ("Llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0,
+                                   "high_freq_factor": 3.0, "original_max_position_embeddings": 64}}),
+    ("Llama", {"rope_parameters": yarn()}),
+    ("Llama", {"rope_parameters": yarn(mscale=0.7, mscale_all_dim=1.3, beta_fast=8.0, beta_slow=2.0, truncate=False)}),
+    ("Qwen2", {"rope_parameters": yarn(attention_factor=1.4), "tie_word_embeddings": True}),
+    ("Qwen3", {"rope_parameters": yarn(factor=None), "head_dim": 16}),
+    ("Mistral", {"rope_parameters": yarn(factor=16.0, original_max_position_embeddings=16), "sliding_window": None}),
+    ("Mixtral", {"rope_parameters": yarn(mscale=1.0, mscale_all_dim=1.0), "num_local_experts": 3, "head_dim": 8}),
+    ("Llama", {"rope_parameters": longrope(64)}),
+    ("Qwen3", {"rope_parameters": longrope(16), "head_dim": 8}),  # shorter than the sequences
+    ("Llama", {"rope_parameters": longrope(16, attention_factor=1.1, factor=8.0)}),
     ("Qwen2", {"rms_norm_eps": 1e-5}),
     ("Qwen2", {"tie_word_embeddings": True}),
     ("Qwen3", {"head_dim": 16}),
@@ -69,6 +91,35 @@ def make_model(name, values):
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.3)
     return model
+
+
+def quantize(directory, model, rows=5, columns=7):
+    """Puts the matrices of layers into fp8 with a factor for each block, and their values into the model."""
+    def in_blocks(matrix):
+        def spread(factors):
+            wide = factors.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
+            return wide[:matrix.shape[0], :matrix.shape[1]]
+        shape = -(-matrix.shape[0] // rows), -(-matrix.shape[1] // columns)
+        factors = torch.tensor([[matrix[rows * i:rows * (i + 1), columns * j:columns * (j + 1)].abs().max() / 448
+                                 for j in range(shape[1])] for i in range(shape[0])])
+        stored = (matrix / spread(factors)).to(torch.float8_e4m3fn)
+        return stored, factors, stored.float() * spread(factors)
+
+    def change(tensors):
+        plain = dict(tensors)
+        for key in [key for key in tensors if ".layers." in key and tensors[key].dim() == 2 and ".gate.weight" not in key]:
+            tensors[key], tensors[key + "_scale_inv"], plain[key] = in_blocks(tensors[key])
+        save_file(plain, directory / "plain.safetensors", {"format": "pt"})
+
+    change_tensors(directory, change)
+    with torch.no_grad():
+        other = directory.parent / "plain"
+        other.mkdir()
+        (directory / "plain.safetensors").rename(other / "model.safetensors")
+        (other / "config.json").write_text((directory / "config.json").read_text())
+        model.load_state_dict(type(model).from_pretrained(other).state_dict())
+    change_config(directory, quantization_config={"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                                                  "weight_block_size": [rows, columns]})
 
 
 def by_file(model, tensors):
@@ -213,6 +264,15 @@ class TransformersModel(unittest.TestCase):
         for key, gradient in gradients.items():
             error = (gradient - wanted[key]).norm() / wanted[key].norm()
             self.assertLess(error.item(), 1e-3, key)
+
+    def test_matrices_in_fp8_are_their_values_times_their_factors(self):
+        for name, values in [("Llama", {}), ("Qwen3", {"head_dim": 16, "rope_parameters": yarn()}),
+                             ("Mixtral", {"num_local_experts": 3})]:
+            with self.subTest(model=name), tempfile.TemporaryDirectory() as folder:
+                model = make_model(name, values)
+                model.save_pretrained(Path(folder) / "model")
+                quantize(Path(folder) / "model", model)
+                self.compare_passes(model, Path(folder))
 
     def loss_of(self, folder, tokens, *options):
         text = run(MODEL_PROBE, folder, BATCH, LENGTH, str(folder) + ".gradients", *options,

@@ -87,7 +87,7 @@ Rotary<T> rotary_of(const ModelConfig& config, std::size_t length, const Sequenc
   if (members == 1)
     return Rotary<T>(config.context, config.head_size(), config.rope_base, config.rope_scaling);
   const auto positions = positions_of_member(length * members, members, index);
-  return Rotary<T>(positions, config.head_size(), config.rope_base, config.rope_scaling);
+  return Rotary<T>(positions, config.context, config.head_size(), config.rope_base, config.rope_scaling);
 }
 
 template <class T>

@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.hpp"
-#include "core/models/block_scales.hpp"
 #include "core/models/config_fields.hpp"
 #include "core/models/config_reader.hpp"
 #include "core/models/model_config.hpp"
@@ -29,12 +28,32 @@ std::size_t size_of(std::int64_t value) {
   return value < 0 ? 0 : static_cast<std::size_t>(value);
 }
 
-RotaryScaling scaling_of(const core::BuilderConfig& builder) {
+RotaryScaling scaling_of(const core::BuilderConfig& builder, const core::RotaryDetails& details) {
+  using Kind = RotaryScaling::Kind;
   if (builder.seq_len_interpolation_factor)
-    return {.kind = RotaryScaling::Kind::linear, .factor = *builder.seq_len_interpolation_factor};
-  // The other values of llama3 are the defaults: core::from_huggingface() accepts no others.
+    return {.kind = Kind::linear, .factor = *builder.seq_len_interpolation_factor};
+  const auto original = static_cast<double>(details.original_positions);
   if (builder.rope_scaling)
-    return {.kind = RotaryScaling::Kind::llama3, .factor = builder.rope_scaling_factor};
+    return {.kind = Kind::llama3,
+            .factor = builder.rope_scaling_factor,
+            .low_frequency = details.low_frequency,
+            .high_frequency = details.high_frequency,
+            .original_context = original};
+  if (builder.yarn_rotary_scaling_factor)
+    return {
+        .kind = Kind::yarn,
+        .factor = *builder.yarn_rotary_scaling_factor,
+        .original_context = static_cast<double>(builder.yarn_original_max_position_embeddings.value_or(0)),
+        .fast_turns = builder.yarn_beta_fast.value_or(0),
+        .slow_turns = builder.yarn_beta_slow.value_or(0),
+        .whole_pairs = builder.yarn_correction_range_round_to_int.value_or(true),
+        .attention_factor = details.attention_factor};
+  if (!details.short_factors.empty())
+    return {.kind = Kind::longrope,
+            .original_context = original,
+            .attention_factor = details.attention_factor,
+            .short_factors = details.short_factors,
+            .long_factors = details.long_factors};
   return {};
 }
 
@@ -57,7 +76,8 @@ ExpertConfig experts_of(const core::ModelConfig& read) {
   return experts;
 }
 
-ModelConfig model_of(const core::ModelConfig& read) {
+ModelConfig model_of(const core::ConvertedModel& converted) {
+  const auto& read = converted.config;
   const auto& transformer = read.transformer;
   ModelConfig model;
   model.layers = size_of(transformer.num_layers);
@@ -77,7 +97,7 @@ ModelConfig model_of(const core::ModelConfig& read) {
   model.attention_output_bias = transformer.add_qkv_bias && read.architecture != Architecture::qwen2 &&
                                 read.architecture != Architecture::qwen2_moe;
   model.query_key_norm = transformer.qk_layernorm;
-  model.rope_scaling = scaling_of(read.builder);
+  model.rope_scaling = scaling_of(read.builder, converted.rotary);
   model.experts = experts_of(read);
   return model;
 }
@@ -93,7 +113,7 @@ std::optional<std::int32_t> token_of(const core::ModelConfig& read, const std::s
 }
 
 /// What conversions express and the trainer does not do.
-Result<void> check_training(std::string_view text, const core::ModelConfig& read) {
+Result<void> check_training(const core::ModelConfig& read) {
   const auto& transformer = read.transformer;
   for (const auto& [key, rate] : {std::pair{"attention_dropout", transformer.attention_dropout},
                                   std::pair{"hidden_dropout", transformer.hidden_dropout}}) {
@@ -110,10 +130,6 @@ Result<void> check_training(std::string_view text, const core::ModelConfig& read
         "key 'output_router_logits' is true, so transformers adds a router loss of its own, which the "
         "trainer does not have; --key output_router_logits=false trains without it, or with that of "
         "Megatron-Core by --balance");
-  if (TRY(core::scaled_blocks(text)))
-    return fail(Errc::invalid_argument,
-                "key 'quantization_config' says that the tensors are fp8, which the trainer does not read; "
-                "`troupe convert weights IN OUT --to huggingface` writes their values in bf16");
   return {};
 }
 
@@ -196,6 +212,20 @@ Json scaling_json(const RotaryScaling& scaling) {
               {"low_freq_factor", scaling.low_frequency},
               {"high_freq_factor", scaling.high_frequency},
               {"original_max_position_embeddings", static_cast<std::int64_t>(scaling.original_context)}};
+    case RotaryScaling::Kind::yarn:
+      return {{"rope_type", "yarn"},
+              {"factor", scaling.factor},
+              {"original_max_position_embeddings", static_cast<std::int64_t>(scaling.original_context)},
+              {"beta_fast", scaling.fast_turns},
+              {"beta_slow", scaling.slow_turns},
+              {"truncate", scaling.whole_pairs},
+              {"attention_factor", scaling.attention_factor}};
+    case RotaryScaling::Kind::longrope:
+      return {{"rope_type", "longrope"},
+              {"original_max_position_embeddings", static_cast<std::int64_t>(scaling.original_context)},
+              {"short_factor", scaling.short_factors},
+              {"long_factor", scaling.long_factors},
+              {"attention_factor", scaling.attention_factor}};
   }
   return {};
 }
@@ -215,8 +245,9 @@ Result<HuggingFaceConfig> read_huggingface_config(std::string_view text, const R
                 "Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen2MoeForCausalLM and Qwen3MoeForCausalLM, found {}; "
                 "`troupe convert` knows it, training it does not work yet",
                 core::facts_of(read.architecture).name);
-  TRY(check_training(replaced, read));
-  return HuggingFaceConfig{model_of(read), converted.limits, token_of(read, "eos_token_id")};
+  TRY(check_training(read));
+  const auto blocks = TRY(core::scaled_blocks(replaced));
+  return HuggingFaceConfig{model_of(converted), converted.limits, token_of(read, "eos_token_id"), blocks};
 }
 
 Result<std::string> write_huggingface_config(const ModelConfig& config, core::DType dtype) {

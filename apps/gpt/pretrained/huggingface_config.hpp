@@ -10,6 +10,7 @@
 
 #include "apps/gpt/config.hpp"
 #include "core/dtype.hpp"
+#include "core/models/block_scales.hpp"
 #include "core/models/model_config.hpp"
 #include "core/result.hpp"
 
@@ -28,6 +29,8 @@ struct HuggingFaceConfig {
   std::vector<core::PositionLimit> limits;
   /// The token between two texts, if the file names one; if it names several, the first.
   std::optional<std::int32_t> end_of_text;
+  /// Of matrices in fp8 that have a factor for each block.
+  std::optional<core::ScaledBlocks> blocks;
 };
 
 /// The longest context used by default; models support much longer ones.

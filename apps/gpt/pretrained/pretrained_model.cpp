@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "apps/gpt/pretrained/checkpoint_weights.hpp"
+#include "apps/troupe/checkpoint/scaled_matrix.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -48,8 +49,15 @@ bool is_computed(std::string_view name) {
   return name.ends_with("rotary_emb.inv_freq");
 }
 
-Result<void> check_tensors(const Source& source, const ModelConfig& config) {
+bool is_in_blocks(const HuggingFaceConfig& read, const core::ManifestTensor& tensor) {
+  return read.blocks && tensor.dtype == core::DType::f8_e4m3;
+}
+
+Result<void> check_tensors(const Source& source, const HuggingFaceConfig& read,
+                           std::vector<std::string>& notes) {
   const auto& manifest = source.manifest;
+  const auto& config = read.model;
+  std::set<std::string> factors;
   std::set<std::string_view> known;
   const auto specs = parameters(config);
   for (const auto& spec : specs) {
@@ -65,13 +73,18 @@ Result<void> check_tensors(const Source& source, const ModelConfig& config) {
     if (!core::is_floating(found->dtype))
       return fail(Errc::mismatch, "tensor '{}' is {}; expected f32, bf16 or f16, so convert the model first",
                   spec.name, core::name_of(found->dtype));
+    if (is_in_blocks(read, *found)) factors.insert(TRY(factors_of(source, *read.blocks, *found)));
   }
+  if (!factors.empty())
+    notes.push_back(fmt::format(
+        "{} matrices are fp8 with a factor for each block: they are read as their values times the factors",
+        factors.size()));
   if (config.tied_embeddings) {
     known.insert(kHead);
     TRY(check_tied_head(source, kHead, "model.embed_tokens.weight"));
   }
   for (const auto& tensor : manifest.tensors) {
-    if (!known.contains(tensor.key) && !is_computed(tensor.key))
+    if (!known.contains(tensor.key) && !is_computed(tensor.key) && !factors.contains(tensor.key))
       return fail(Errc::mismatch, "tensor '{}' has no place in the model that config.json describes",
                   tensor.key);
   }
@@ -87,14 +100,23 @@ Result<std::unique_ptr<PretrainedModel>> PretrainedModel::open(const std::string
   auto config = TRY(read_huggingface_config(found.config, {{}, options.ignored}));
   config.model.context = TRY(choose_context(config, context, found.notes));
   TRY(validate(config.model));
-  TRY(check_tensors(found.source, config.model));
+  TRY(check_tensors(found.source, config, found.notes));
   return std::unique_ptr<PretrainedModel>(
       new PretrainedModel(directory, std::move(found), std::move(config)));
 }
 
 Result<void> PretrainedModel::read(const ParameterSpec& spec, core::ElementRange range,
                                    std::span<float> values) const {
-  return read_values(source_, spec, range, values);
+  TRY(read_values(source_, spec, range, values));
+  const auto* tensor = source_.manifest.find(spec.name);
+  if (!is_in_blocks(config_, *tensor)) return {};
+  std::size_t at = 0;
+  for (const auto& box : core::boxes_of_range(tensor->shape, range)) {
+    const auto count = static_cast<std::size_t>(box.elements());
+    TRY(multiply_by_factors_of(source_, *config_.blocks, *tensor, box, values.subspan(at, count)));
+    at += count;
+  }
+  return {};
 }
 
 Result<TextCodec> codec_of(const PretrainedModel* model) {

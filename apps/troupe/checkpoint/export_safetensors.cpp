@@ -13,6 +13,7 @@
 #include "core/checkpoint/safetensors.hpp"
 #include "core/errors.hpp"
 #include "core/interop/huggingface.hpp"
+#include "core/models/block_scales.hpp"
 
 namespace troupe::apps {
 
@@ -91,6 +92,20 @@ Result<std::string> config_for(const std::vector<Part>& parts, const std::string
                                                : Result<std::string>(config);
 }
 
+/// Other elements would be multiplied by the same factors.
+Result<void> check_has_no_factors(const core::Manifest& manifest) {
+  for (const auto& tensor : manifest.tensors) {
+    const auto factors = tensor.key + std::string(core::kFactorsSuffix);
+    if (tensor.dtype != core::DType::f8_e4m3 || manifest.find(factors) == nullptr) continue;
+    return core::fail(
+        Errc::invalid_argument,
+        "tensor '{}' is in fp8 and has its factors in '{}', so --dtype would change its values; "
+        "leave --dtype out, or `troupe convert weights IN OUT --to huggingface`",
+        tensor.key, factors);
+  }
+  return {};
+}
+
 Exported result_of(const Source& source, std::vector<std::string> files, const Meter& meter) {
   return {meter.bytes(), source.manifest.tensors.size(), std::move(files), meter.seconds()};
 }
@@ -119,6 +134,7 @@ Result<Exported> export_huggingface(const Source& source, const std::string& pat
     all.push_back({&tensor, converts ? *options.dtype : tensor.dtype, core::Box::whole(tensor.shape)});
     sizes.push_back(all.back().bytes());
   }
+  if (options.dtype) TRY(check_has_no_factors(source.manifest));
   const auto config = TRY(config_for(all, options.model.config));
   auto out = TRY(StagedDirectory::create(path));
   core::HuggingFaceIndex index;

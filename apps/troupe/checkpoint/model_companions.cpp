@@ -37,6 +37,7 @@ Result<std::string> with_dtype(std::string_view config, core::DType dtype) {
   const bool is_new = json.contains("dtype");
   if (is_new) json["dtype"] = name;
   if (!is_new || json.contains("torch_dtype")) json["torch_dtype"] = name;
+  json.erase("quantization_config");  // values are written, not blocks with factors
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

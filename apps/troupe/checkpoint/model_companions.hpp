@@ -11,7 +11,7 @@
 
 namespace troupe::apps {
 
-/// A config.json for tensors of another dtype.
+/// A config.json for tensors of another dtype, which are not in fp8 with factors.
 core::Result<std::string> with_dtype(std::string_view config, core::DType dtype);
 
 /// What makes tensors a model of Hugging Face.

@@ -7,6 +7,7 @@
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/planes/checkpoint/reader.hpp"
 #include "apps/troupe/checkpoint/model_directory.hpp"
+#include "apps/troupe/checkpoint/scaled_matrix.hpp"
 #include "core/errors.hpp"
 #include "core/models/config_fields.hpp"
 #include "core/number.hpp"
@@ -76,24 +77,6 @@ Result<void> check_copies(const ModelSource& source, const core::WeightMap& map,
                          nested ? "model.language_model.embed_tokens.weight" : "model.embed_tokens.weight");
 }
 
-/// The factors of a matrix in fp8.
-Result<std::string> factors_of(const ModelSource& source, const core::ManifestTensor& matrix) {
-  auto name = matrix.key + std::string(core::kFactorsSuffix);
-  if (matrix.shape.size() != 2)
-    return core::fail(Errc::mismatch, "tensor '{}' of shape {} is in fp8; expected a matrix", matrix.key,
-                      core::to_string(matrix.shape));
-  const auto* factors = source.source.manifest.find(name);
-  const auto shape = core::factors_shape(*source.blocks, matrix.shape);
-  if (factors == nullptr)
-    return core::fail(Errc::mismatch, "tensor '{}' is in fp8, and no file has its factors '{}' of shape {}",
-                      matrix.key, name, core::to_string(shape));
-  if (factors->shape != shape || !core::is_floating(factors->dtype))
-    return core::fail(Errc::mismatch, "tensor '{}' is {} of shape {}, by the blocks of '{}' it has shape {}",
-                      name, core::name_of(factors->dtype), core::to_string(factors->shape), matrix.key,
-                      core::to_string(shape));
-  return name;
-}
-
 Result<void> check_tensors(const ModelSource& source, const core::WeightMap& map,
                            const std::vector<std::string>& ignored) {
   const auto& manifest = source.source.manifest;
@@ -108,7 +91,7 @@ Result<void> check_tensors(const ModelSource& source, const core::WeightMap& map
     if (found->shape != input.shape)
       return core::fail(Errc::mismatch, "tensor '{}' has the shape {}, by config.json it has {}", input.name,
                         core::to_string(found->shape), core::to_string(input.shape));
-    if (source.is_scaled(*found)) known.insert(TRY(factors_of(source, *found)));
+    if (source.is_scaled(*found)) known.insert(TRY(factors_of(source.source, *source.blocks, *found)));
   }
   for (const auto& [copy, original] : map.copies) known.insert(copy);
   if (model.builder.share_embeddings_and_output_weights) known.insert("lm_head.weight");

@@ -10,6 +10,7 @@
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/planes/checkpoint/reader.hpp"
 #include "apps/troupe/checkpoint/file_writer.hpp"
+#include "apps/troupe/checkpoint/scaled_matrix.hpp"
 #include "core/checkpoint/json_cursor.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/checkpoint/sealed_text.hpp"
@@ -324,18 +325,8 @@ class Writer {
   /// A part of a matrix in fp8, whose values are in `memory` in f32, times its factors, in `dtype`.
   Result<std::vector<std::byte>> unscaled(const core::ManifestTensor& tensor, const core::Box& part,
                                           std::vector<std::byte> memory, core::DType dtype) const {
-    const auto& manifest = source_.source.manifest;
-    const auto* stored = manifest.find(tensor.key + std::string(core::kFactorsSuffix));
-    CHECK(stored != nullptr, "a matrix in fp8 was opened with its factors");
-    std::vector<float> factors(static_cast<std::size_t>(core::elements_of(stored->shape)));
-    const std::vector<core::LoadTarget> target{
-        {stored->key, core::DType::f32, stored->shape, core::Box::whole(stored->shape), false}};
-    const std::vector<std::span<std::byte>> place{std::as_writable_bytes(std::span(factors))};
-    actors::ReadOptions options;
-    options.verify = false;
-    TRY(actors::read_tensors(*source_.source.storage, "", manifest, target, place, options));
     const std::span values(reinterpret_cast<float*>(memory.data()), memory.size() / sizeof(float));
-    core::multiply_by_factors(*source_.blocks, tensor.shape, part, factors, values);
+    TRY(multiply_by_factors_of(source_.source, *source_.blocks, tensor, part, values));
     std::vector<std::byte> converted(values.size() * core::size_of(dtype));
     core::convert_elements(core::DType::f32, memory.data(), dtype, converted.data(), values.size());
     return converted;

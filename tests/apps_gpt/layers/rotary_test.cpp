@@ -59,6 +59,64 @@ TEST(Rotary, ScaledAsLlama3CallsPairsFastAndSlowByTheirTurns) {
   EXPECT_DOUBLE_EQ(rotary.sine()[6], std::sin(0.00125));
 }
 
+struct Angles {
+  RotaryScaling scaling;
+  std::size_t context;
+  std::vector<double> angles;
+};
+
+/// Made by the functions of transformers 5 (ROPE_INIT_FUNCTIONS) in f32, for heads of 16 and a base of 10000.
+std::vector<Angles> angles_of_transformers() {
+  using Kind = RotaryScaling::Kind;
+  const RotaryScaling yarn{
+      .kind = Kind::yarn, .factor = 8, .original_context = 512, .attention_factor = 1.2079441541679836};
+  auto between = yarn, tiny = yarn;
+  between.fast_turns = 16;
+  between.slow_turns = 2;
+  between.whole_pairs = false;
+  tiny.factor = 40;
+  tiny.original_context = 4;
+  tiny.attention_factor = 1.3688879454113936;
+  const RotaryScaling longrope{.kind = Kind::longrope,
+                               .original_context = 512,
+                               .attention_factor = 1.1547005383792515,
+                               .short_factors = {1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7},
+                               .long_factors = {1, 2, 4, 8, 16, 32, 48, 64.5}};
+  return {
+      {yarn, 8, {1, 0.24705293, 0.05625, 0.01087033, 0.00125, 0.00039528473, 0.000125, 3.9528473e-05}},
+      {between, 8, {1, 0.31622776, 0.07160846, 0.007324998, 0.00125, 0.00039528473, 0.000125, 3.9528473e-05}},
+      {tiny, 8, {1, 0.0079056946, 0.0025, 0.00079056946, 0.00025, 7.9056946e-05, 2.5e-05, 7.9056944e-06}},
+      {longrope,
+       512,
+       {1, 0.28747975, 0.083333335, 0.024325214, 0.0071428571, 0.0021081853, 0.000625, 0.00018601633}},
+      {longrope,
+       513,
+       {1, 0.15811388, 0.025, 0.0039528473, 0.000625, 9.8821183e-05, 2.0833333e-05, 4.9027562e-06}},
+  };
+}
+
+TEST(Rotary, ScaledAsYarnOrLongropeTurnsAndStretchesAsTransformersDoes) {
+  for (const auto& [scaling, context, angles] : angles_of_transformers()) {
+    const Rotary<double> rotary(context, 16, 10000, scaling);
+
+    for (std::size_t i = 0; i < angles.size(); ++i) {
+      const double sine = std::sin(angles[i]) * scaling.attention_factor;
+      EXPECT_NEAR(rotary.sine()[8 + i], sine, 1e-6 * sine) << i;
+      EXPECT_NEAR(rotary.cosine()[8 + i], std::cos(angles[i]) * scaling.attention_factor, 1e-6) << i;
+    }
+  }
+}
+
+TEST(Rotary, OfAPartOfALongSequenceTurnsAsTheWhole) {
+  const auto [scaling, context, angles] = angles_of_transformers().back();
+  const Rotary<double> whole(context, 16, 10000, scaling);
+  const std::vector<std::size_t> positions{3, 4};
+
+  const Rotary<double> part(positions, context, 16, 10000, scaling);
+
+  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(part.sine()[i], whole.sine()[3 * 8 + i]);
+}
+
 TEST(Rotary, ScaledLinearlyDividesEveryAngle) {
   const Rotary<double> rotary(3, 4, 100, {.kind = RotaryScaling::Kind::linear, .factor = 4});
 

@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/gpt/pretrained/export_model.hpp"
+#include "core/checkpoint/safetensors.hpp"
+#include "core/convert.hpp"
 #include "core/dtype.hpp"
 #include "core/errors.hpp"
 #include "tests/support/scratch_folder.hpp"
@@ -111,6 +113,91 @@ TEST_F(PretrainedModelTest, ReadsSeveralFilesOfNarrowNumbers) {
       ASSERT_EQ(values[j], core::bf16_to_float(core::float_to_bf16(expected)));
     }
   }
+}
+
+/// Factors of blocks, each exact with any value of f8_e4m3.
+float factor_of(std::int64_t row, std::int64_t column) {
+  return static_cast<float>(1 + row / 3 * 5 + column / 4) * 0.25F;
+}
+
+float stored_value(std::int64_t element) {
+  return core::f8_e4m3_to_float(static_cast<std::uint8_t>(element * 7 % 0x78));
+}
+
+/// Adds tensors to a safetensors file.
+class SafetensorsFile {
+ public:
+  void add(const std::string& name, DType dtype, core::Shape shape, const std::vector<float>& values) {
+    const auto begin = bytes_.size();
+    bytes_.resize(begin + values.size() * core::size_of(dtype));
+    core::convert_elements(DType::f32, std::as_bytes(std::span(values)).data(), dtype, bytes_.data() + begin,
+                           values.size());
+    entries_.push_back({name, dtype, std::move(shape), begin, bytes_.size()});
+  }
+  void write(const std::string& path) {
+    const auto header = core::safetensors_header(entries_, {{"format", "pt"}});
+    std::ofstream file(path, std::ios::binary);
+    file << header;
+    file.write(reinterpret_cast<const char*>(bytes_.data()), static_cast<std::streamsize>(bytes_.size()));
+  }
+
+ private:
+  std::vector<core::SafetensorsEntry> entries_;
+  std::vector<std::byte> bytes_;
+};
+
+/// What `write()` wrote, with every `_proj` in fp8 and in blocks of 3 by 4; `left_out` is not written.
+void write_in_fp8(const std::string& directory, const std::string& left_out = "") {
+  SafetensorsFile file;
+  for (const auto& spec : parameters(small_model())) {
+    core::Shape shape(spec.shape.begin(), spec.shape.end());
+    const bool is_scaled = spec.name.ends_with("_proj.weight");
+    std::vector<float> values, factors;
+    for (std::int64_t i = 0; i < core::elements_of(shape); ++i) values.push_back(stored_value(i));
+    file.add(spec.name, is_scaled ? DType::f8_e4m3 : DType::f32, shape, values);
+    if (!is_scaled || spec.name + "_scale_inv" == left_out) continue;
+    for (std::int64_t row = 0; row < shape[0]; row += 3)
+      for (std::int64_t column = 0; column < shape[1]; column += 4) factors.push_back(factor_of(row, column));
+    file.add(spec.name + "_scale_inv", DType::f32, {(shape[0] + 2) / 3, (shape[1] + 3) / 4}, factors);
+  }
+  file.write(directory + "/model.safetensors");
+}
+
+TEST_F(PretrainedModelTest, ReadsMatricesInFp8AsTheirValuesTimesTheirFactors) {
+  write();
+  write_in_fp8(directory());
+  change_config("quantization_config",
+                {{"quant_method", "fp8"}, {"fmt", "e4m3"}, {"weight_block_size", {3, 4}}});
+
+  const auto model = PretrainedModel::open(directory(), 0);
+
+  ASSERT_TRUE(model) << model.error().message;
+  EXPECT_THAT((*model)->notes(), testing::ElementsAre(HasSubstr("14 matrices are fp8")));
+  for (const auto& spec : parameters((*model)->config())) {
+    const auto elements = static_cast<std::int64_t>(spec.elements());
+    const core::ElementRange range{elements / 3, elements / 2 + 2};
+    std::vector<float> values(static_cast<std::size_t>(range.size()));
+    ASSERT_TRUE((*model)->read(spec, range, values));
+    const auto columns = static_cast<std::int64_t>(spec.shape.back());
+    for (std::int64_t i = range.start; i < range.end; ++i) {
+      const float factor = spec.name.ends_with("_proj.weight") ? factor_of(i / columns, i % columns) : 1;
+      ASSERT_EQ(values[static_cast<std::size_t>(i - range.start)], stored_value(i) * factor) << spec.name;
+    }
+  }
+  // What is exported has neither blocks nor factors.
+  ASSERT_TRUE(export_model((*model)->config(), read_value,
+                           {.directory = directory("again"), .origin = model->get()}));
+  EXPECT_TRUE(PretrainedModel::open(directory("again"), 0).value()->notes().empty());
+}
+
+TEST_F(PretrainedModelTest, InFp8IsRefusedWithoutAllFactors) {
+  const std::string factors = "model.layers.1.mlp.up_proj.weight_scale_inv";
+  write();
+  write_in_fp8(directory(), factors);
+  EXPECT_THAT(error(), HasSubstr("has no place"));  // without the configuration of blocks
+  change_config("quantization_config", {{"quant_method", "fp8"}, {"weight_block_size", {3, 4}}});
+
+  EXPECT_THAT(error(), HasSubstr("no file has its factors '" + factors + "'"));
 }
 
 TEST_F(PretrainedModelTest, TakesTheContextThatIsAskedForUpToTheModels) {

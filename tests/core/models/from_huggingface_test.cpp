@@ -34,6 +34,41 @@ TEST(FromHuggingFace, TakesScalingOfLlama3WithItsBuiltInValuesOnly) {
               HasSubstr("rope_scaling.low_freq_factor"));
 }
 
+TEST(FromHuggingFace, GivesYarnTheFieldsOfMegatron) {
+  const auto yarn =
+      with(published("Qwen3-8B"), "rope_scaling",
+           R"({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768})");
+
+  const auto& builder = convert(yarn).builder;
+
+  EXPECT_EQ(builder.position_embedding_type, "yarn");
+  EXPECT_EQ(builder.yarn_rotary_scaling_factor, 4);
+  EXPECT_EQ(builder.yarn_original_max_position_embeddings, 32768);
+  EXPECT_EQ(builder.yarn_beta_fast, 32);
+  EXPECT_EQ(builder.yarn_beta_slow, 1);
+  EXPECT_EQ(builder.yarn_mscale, std::nullopt);
+  EXPECT_EQ(builder.yarn_correction_range_round_to_int, true);
+  const auto factors = with(with(yarn, "rope_scaling.mscale", "0.7"), "rope_scaling.mscale_all_dim", "1.5");
+  EXPECT_EQ(convert(factors).builder.yarn_mscale, 0.7);
+  EXPECT_EQ(convert(factors).builder.yarn_mscale_all_dim, 1.5);
+  EXPECT_THAT(refusal(with(yarn, "rope_scaling.attention_factor", "1.0")), HasSubstr("attention_factor"));
+  const auto again = to_huggingface(convert(factors));
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(convert(*again).builder, convert(factors).builder);
+}
+
+// transformers scales attention by mscale_all_dim alone, and cosines by mscale only if both are given.
+TEST(FromHuggingFace, GivesLatentAttentionTheFactorsThatTransformersTakes) {
+  const auto none =
+      without(without(published("DeepSeek-V3"), "rope_scaling.mscale"), "rope_scaling.mscale_all_dim");
+
+  EXPECT_EQ(convert(none).transformer.mscale, 1);
+  EXPECT_EQ(convert(none).transformer.mscale_all_dim, 0);
+  EXPECT_EQ(convert(with(none, "rope_scaling.mscale", "1.0")).transformer.mscale_all_dim, 0);
+  EXPECT_THAT(refusal(with(none, "rope_scaling.mscale", "0.5")), HasSubstr("mscale"));
+  EXPECT_THAT(refusal(with(none, "rope_scaling.mscale_all_dim", "1.0")), HasSubstr("mscale"));
+}
+
 TEST(FromHuggingFace, TakesNullForAMissingKey) {
   EXPECT_EQ(convert(with(published("Qwen3-8B"), "head_dim", "null")).transformer.kv_channels, 128);
   EXPECT_THAT(refusal(with(published("Qwen3-8B"), "hidden_size", "null")),
@@ -75,7 +110,7 @@ TEST(FromHuggingFace, RefusesByNameWhatChangesTheMathsAndHasNoField) {
       {"deepseek-coder-1.3b", "mlp_bias", "true"},
       {"deepseek-coder-1.3b", "partial_rotary_factor", "0.5"},
       {"deepseek-coder-1.3b", "rope_scaling.type", R"("dynamic")"},
-      {"deepseek-coder-1.3b", "rope_scaling.type", R"("yarn")"},
+      {"deepseek-coder-1.3b", "rope_scaling.type", R"("longrope")"},
       {"deepseek-coder-1.3b", "rope_scaling.short_factor", "[1.0]"},
       {"deepseek-coder-1.3b", "attn_logit_softcapping", "30.0"},
       {"Qwen3-30B-A3B", "attention_bias", "true"},
