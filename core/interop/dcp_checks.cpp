@@ -96,12 +96,13 @@ Result<void> check_dcp_files(
 
 Result<DcpElements> dcp_chunk_elements(const DcpTensor& tensor, const DcpChunk& chunk,
                                        std::span<const std::byte> place_bytes, bool check_crc) {
-  Result<TorchTensor> stored = parse_torch_tensor(place_bytes);
+  Result<TorchTensor> stored = parse_torch_tensor(place_bytes, ForeignTypes::carry);
   if (!stored) {
     return fail(stored.error().code, "dcp: '{}' {}: {}", tensor.key, to_string(chunk.box),
                 stored.error().message);
   }
-  if (stored->dtype != tensor.dtype || stored->shape != chunk.box.extent) {
+  if (stored->dtype != tensor.dtype || stored->carried != tensor.carried ||
+      stored->shape != chunk.box.extent) {
     return fail(Errc::corrupt, "dcp: '{}' {}: the file has {} {}, the metadata says {} {}", tensor.key,
                 to_string(chunk.box), name_of(stored->dtype), to_string(stored->shape), name_of(tensor.dtype),
                 to_string(chunk.box.extent));

@@ -41,6 +41,9 @@ struct DcpTensor {
   std::vector<DcpChunk> chunks;
   /// The tensor's path in the nested state; empty when the checkpoint does not say.
   KeyPath path;
+  /// The dtype in PyTorch that Troupe lacks: elements, shape and boxes are as TorchDType says. Empty: it has
+  /// it.
+  std::string carried{};
 
   friend bool operator==(const DcpTensor&, const DcpTensor&) = default;
 };

@@ -295,23 +295,33 @@ Result<PickleNode> dtype_node(std::string_view key, const PickleNode& properties
   return fail(Errc::corrupt, "dcp: the properties of '{}' ({}) have no dtype", key, class_name(properties));
 }
 
+void add_axis(DcpTensor& tensor, std::int64_t extent) {
+  tensor.shape.push_back(extent);
+  for (auto& chunk : tensor.chunks) {
+    chunk.box.offset.push_back(0);
+    chunk.box.extent.push_back(extent);
+  }
+}
+
 Result<void> Reader::read_tensor(std::string_view key, const PickleNode& entry) {
   const PickleNode named = TRY(dtype_node(key, TRY(needed_attribute(entry, "properties"))));
-  const Result<DType> dtype = dtype_from_torch(named.name());
+  const Result<TorchDType> dtype = torch_dtype_from(named.name());
   if (!dtype) {
     skip(key, dtype.error().message);
     return {};
   }
   DcpTensor tensor;
   tensor.key = key;
-  tensor.dtype = *dtype;
+  tensor.dtype = dtype->dtype;
+  tensor.carried = dtype->carried;
   tensor.shape = TRY(read_shape(TRY(needed_attribute(entry, "size"))));
   bool transformed = false;
   TRY(read_chunks(TRY(needed_attribute(entry, "chunks")), tensor, transformed));
-  if (transformed) {
-    skip(key, "its bytes are compressed or transformed");
+  if (transformed || (dtype->has_axis() && tensor.shape.size() >= kMaxAxes)) {
+    skip(key, transformed ? "its bytes are compressed or transformed" : "it has too many axes");
     return {};
   }
+  if (dtype->has_axis()) add_axis(tensor, static_cast<std::int64_t>(dtype->bytes));
   TRY(check_dcp_tensor(tensor));
   tensor.path = TRY(path_of(key));
   result_.tensors.push_back(std::move(tensor));

@@ -1,4 +1,6 @@
 #include <map>
+#include <optional>
+#include <span>
 #include <unordered_set>
 
 #include "core/errors.hpp"
@@ -25,15 +27,16 @@ class Writer {
   /// Leaves an object on the stack with its state begun; end_object() closes both.
   void begin_object(std::string_view module, std::string_view name);
   void end_object();
-  void size(const Shape& shape);
-  void properties(DType dtype);
+  void size(std::span<const std::int64_t> shape);
+  void properties(const TorchDType& dtype);
   void tensor(const DcpTensor& tensor);
   void path(const std::string& key, const KeyPath& path);
-  void stored(const std::string& key, const Shape* offset, const DcpPlace& place);
+  void stored(const std::string& key, std::optional<std::span<const std::int64_t>> offset,
+              const DcpPlace& place);
 
   const DcpMetadata& metadata_;
   PickleWriter pickle_{4};
-  std::map<DType, std::uint32_t> properties_;
+  std::map<std::string_view, std::uint32_t> properties_;  ///< by name of the dtype
 };
 
 void Writer::begin_object(std::string_view module, std::string_view name) {
@@ -49,7 +52,7 @@ void Writer::end_object() {
   pickle_.build();
 }
 
-void Writer::size(const Shape& shape) {
+void Writer::size(std::span<const std::int64_t> shape) {
   pickle_.global("torch", "Size");
   if (shape.size() > 3) pickle_.mark();
   for (const std::int64_t extent : shape) pickle_.integer(extent);
@@ -58,14 +61,15 @@ void Writer::size(const Shape& shape) {
   pickle_.reduce();
 }
 
-void Writer::properties(DType dtype) {
-  if (const auto known = properties_.find(dtype); known != properties_.end())
+void Writer::properties(const TorchDType& dtype) {
+  const auto name = torch_name(dtype);
+  if (const auto known = properties_.find(name); known != properties_.end())
     return pickle_.recall(known->second);
   pickle_.global(kModule, "TensorProperties");
   pickle_.tuple(0);
   pickle_.new_object();
   pickle_.mark();
-  pickle_.global("torch", torch_name(dtype));
+  pickle_.global("torch", name);
   pickle_.global("torch.serialization", "_get_layout");
   pickle_.text("torch.strided");
   pickle_.tuple(1);
@@ -78,25 +82,35 @@ void Writer::properties(DType dtype) {
   pickle_.boolean(false);  // pin_memory
   pickle_.tuple(5);
   pickle_.build();
-  properties_.emplace(dtype, pickle_.remember());
+  properties_.emplace(name, pickle_.remember());
+}
+
+TorchDType dtype_of(const DcpTensor& tensor) {
+  return tensor.carried.empty() ? torch_dtype(tensor.dtype)
+                                : torch_dtype_from(tensor.carried).value_or(TorchDType{});
+}
+
+/// Without the axis of bytes that a carried tensor has.
+std::span<const std::int64_t> torch_axes(const DcpTensor& tensor, const Shape& shape) {
+  return std::span(shape).first(shape.size() - (dtype_of(tensor).has_axis() ? 1 : 0));
 }
 
 void Writer::tensor(const DcpTensor& tensor) {
   pickle_.text(tensor.key);
   begin_object(kModule, "TensorStorageMetadata");
   pickle_.text("properties");
-  properties(tensor.dtype);
+  properties(dtype_of(tensor));
   pickle_.text("size");
-  size(tensor.shape);
+  size(torch_axes(tensor, tensor.shape));
   pickle_.text("chunks");
   pickle_.empty_list();
   pickle_.mark();
   for (const DcpChunk& chunk : tensor.chunks) {
     begin_object(kModule, "ChunkStorageMetadata");
     pickle_.text("offsets");
-    size(chunk.box.offset);
+    size(torch_axes(tensor, chunk.box.offset));
     pickle_.text("sizes");
-    size(chunk.box.extent);
+    size(torch_axes(tensor, chunk.box.extent));
     end_object();
   }
   pickle_.append_all();
@@ -117,11 +131,12 @@ void Writer::path(const std::string& key, const KeyPath& path) {
   pickle_.tuple(whole.size());
 }
 
-void Writer::stored(const std::string& key, const Shape* offset, const DcpPlace& place) {
+void Writer::stored(const std::string& key, std::optional<std::span<const std::int64_t>> offset,
+                    const DcpPlace& place) {
   begin_object(kModule, "MetadataIndex");
   pickle_.text("fqn");
   pickle_.text(key);
-  if (offset != nullptr) {
+  if (offset) {
     pickle_.text("offset");
     size(*offset);
   }
@@ -161,9 +176,10 @@ std::vector<std::byte> Writer::write() {
   pickle_.empty_dict();
   pickle_.mark();
   for (const DcpTensor& each : metadata_.tensors) {
-    for (const DcpChunk& chunk : each.chunks) stored(each.key, &chunk.box.offset, chunk.place);
+    for (const DcpChunk& chunk : each.chunks)
+      stored(each.key, torch_axes(each, chunk.box.offset), chunk.place);
   }
-  for (const DcpItem& item : metadata_.items) stored(item.key, nullptr, item.place);
+  for (const DcpItem& item : metadata_.items) stored(item.key, std::nullopt, item.place);
   pickle_.set_all();
   pickle_.text("storage_meta");
   pickle_.none();
@@ -178,6 +194,22 @@ Result<void> check_place(const DcpMetadata& metadata, const std::string& key, co
   if (place.file < metadata.files.size() && place.offset < kLargest && place.bytes < kLargest) return {};
   return fail(Errc::invalid_argument, "dcp: '{}' lies in file {} of {}, {} bytes at {}", key, place.file,
               metadata.files.size(), place.bytes, place.offset);
+}
+
+/// Elements must be whole.
+Result<void> check_carried(const DcpTensor& tensor) {
+  if (tensor.carried.empty()) return {};
+  const auto dtype = torch_dtype_from(tensor.carried);
+  bool is_good = dtype && !dtype->carried.empty() && tensor.dtype == dtype->dtype;
+  if (is_good && dtype->has_axis()) {
+    const auto bytes = static_cast<std::int64_t>(dtype->bytes);
+    is_good = !tensor.shape.empty() && tensor.shape.back() == bytes;
+    for (const auto& chunk : tensor.chunks)
+      is_good = is_good && !chunk.box.extent.empty() && chunk.box.extent.back() == bytes;
+  }
+  if (is_good) return {};
+  return fail(Errc::invalid_argument, "dcp: '{}' of shape {} is not carried as torch.{}", tensor.key,
+              to_string(tensor.shape), beginning_of(tensor.carried));
 }
 
 Result<void> check(const DcpMetadata& metadata) {
@@ -206,6 +238,7 @@ Result<void> check(const DcpMetadata& metadata) {
   for (const DcpTensor& tensor : metadata.tensors) {
     TRY(check_key(tensor.key, tensor.path));
     for (const DcpChunk& chunk : tensor.chunks) TRY(check_place(metadata, tensor.key, chunk.place));
+    TRY(check_carried(tensor));
     const Result<void> checked = check_dcp_tensor(tensor);
     if (!checked) return fail(Errc::invalid_argument, "{}", checked.error().message);
   }

@@ -24,8 +24,8 @@ std::string_view as_text(std::span<const std::byte> bytes) {
 /// A place in a storage, before any check against the archive.
 struct Storage {
   std::string_view key;
-  std::optional<DType> dtype;  ///< empty if untyped
-  std::uint64_t size = 0;      ///< elements, or bytes if untyped
+  std::optional<TorchDType> dtype;  ///< empty if untyped
+  std::uint64_t size = 0;           ///< elements, or bytes if untyped
 };
 
 Result<Storage> storage_of(const PickleNode& node) {
@@ -46,7 +46,7 @@ Result<Storage> storage_of(const PickleNode& node) {
   if (type.kind() != PickleKind::global || type.module() != "torch") {
     return fail(Errc::corrupt, "torch: {} is not a class of storages", class_name(type));
   }
-  storage.dtype = TRY(dtype_from_torch_storage(type.name()));
+  storage.dtype = TRY(torch_dtype_from_storage(type.name()));
   return storage;
 }
 
@@ -112,7 +112,7 @@ bool is_contiguous(const Shape& shape, const Shape& strides) {
   return true;
 }
 
-Result<DType> dtype_of(const Rebuild& rebuild, const Storage& storage) {
+Result<TorchDType> dtype_of(const Rebuild& rebuild, const Storage& storage) {
   if (!rebuild.has_dtype && storage.dtype) return *storage.dtype;
   if (!rebuild.has_dtype || storage.dtype) {
     return fail(Errc::corrupt,
@@ -122,15 +122,25 @@ Result<DType> dtype_of(const Rebuild& rebuild, const Storage& storage) {
   if (dtype.kind() != PickleKind::global || dtype.module() != "torch") {
     return fail(Errc::corrupt, "torch: {} is not a dtype", class_name(dtype));
   }
-  return dtype_from_torch(dtype.name());
+  return torch_dtype_from(dtype.name());
 }
 
-/// Sets offset, bytes and CRC of a tensor whose dtype and shape are known; `first` is in elements.
-Result<void> place_in_storage(const TorchArchive& archive, const Storage& storage, std::uint64_t first,
-                              TorchTensor& tensor) {
+/// The elements of a dtype that Troupe lacks become bytes.
+void carry(const TorchDType& dtype, TorchTensor& tensor) {
+  tensor.carried = dtype.carried;
+  if (!dtype.has_axis()) return;
+  const auto bytes = static_cast<std::int64_t>(dtype.bytes);
+  tensor.shape.push_back(bytes);
+  if (tensor.strides.empty()) return;
+  for (auto& stride : tensor.strides) stride *= bytes;
+  tensor.strides.push_back(1);
+}
+
+/// Sets offset, bytes and CRC of a tensor whose shape is known; `element` is in bytes, `first` in elements.
+Result<void> place_in_storage(const TorchArchive& archive, const Storage& storage, std::uint64_t element,
+                              std::uint64_t first, TorchTensor& tensor) {
   const ZipEntry* entry = archive.files.find(fmt::format("data/{}", storage.key));
   if (entry == nullptr) return fail(Errc::corrupt, "torch: the archive has no storage {}", storage.key);
-  const std::uint64_t element = size_of(tensor.dtype);
   const std::uint64_t unit = storage.dtype ? element : 1;
   if (entry->bytes % unit != 0 || entry->bytes / unit != storage.size) {
     return fail(Errc::corrupt, "torch: storage {} has {} bytes, not {} * {} as it says", storage.key,
@@ -152,7 +162,7 @@ Result<void> place_in_storage(const TorchArchive& archive, const Storage& storag
 }
 
 /// What torch.save calls for a tensor; every part is memoised as by Python's pickler.
-std::vector<std::byte> tensor_pickle(DType dtype, const Shape& shape) {
+std::vector<std::byte> tensor_pickle(const TorchDType& dtype, const Shape& shape) {
   const std::string_view typed = torch_storage_class(dtype);
   const auto elements = elements_of(shape);
   PickleWriter pickle(2);
@@ -169,7 +179,7 @@ std::vector<std::byte> tensor_pickle(DType dtype, const Shape& shape) {
   pickle.global(typed.empty() ? "torch.storage" : "torch", typed.empty() ? "UntypedStorage" : typed);
   pickle.text("0");
   pickle.text("cpu");
-  pickle.integer(typed.empty() ? elements * static_cast<std::int64_t>(size_of(dtype)) : elements);
+  pickle.integer(typed.empty() ? elements * static_cast<std::int64_t>(dtype.bytes) : elements);
   pickle.tuple(5);
   pickle.remember();
   pickle.persistent_id();
@@ -230,13 +240,16 @@ bool is_torch_tensor(const PickleNode& node) {
   return rebuild_of(node).has_value();
 }
 
-Result<TorchTensor> torch_tensor(const TorchArchive& archive, const PickleNode& node) {
+Result<TorchTensor> torch_tensor(const TorchArchive& archive, const PickleNode& node, ForeignTypes foreign) {
   const auto rebuild = rebuild_of(node);
   if (!rebuild) return fail(Errc::corrupt, "torch: expected a tensor, found {}", class_name(node));
   const PickleNode& arguments = rebuild->arguments;
   const Storage storage = TRY(storage_of(arguments.item(0)));
   TorchTensor tensor;
-  tensor.dtype = TRY(dtype_of(*rebuild, storage));
+  const auto dtype = TRY(dtype_of(*rebuild, storage));
+  if (!dtype.carried.empty() && foreign == ForeignTypes::refuse)
+    return tl::unexpected(dtype_from_torch(dtype.carried).error());
+  tensor.dtype = dtype.dtype;
   tensor.shape = TRY(shape_from_pickle(arguments.item(2)));
   const Shape strides = TRY(shape_from_pickle(arguments.item(3)));
   if (const auto shape = check_shape(tensor.shape); !shape) {
@@ -248,23 +261,27 @@ Result<TorchTensor> torch_tensor(const TorchArchive& archive, const PickleNode& 
   }
   TRY(check_marks(*rebuild));
   if (elements_of(tensor.shape) > 1 && !is_contiguous(tensor.shape, strides)) tensor.strides = strides;
-  TRY(place_in_storage(archive, storage, static_cast<std::uint64_t>(*first), tensor));
+  if (dtype.has_axis() && tensor.shape.size() >= kMaxAxes)
+    return fail(Errc::unavailable, "torch: a {} of {} axes cannot be carried", dtype.carried,
+                tensor.shape.size());
+  TRY(place_in_storage(archive, storage, dtype.bytes, static_cast<std::uint64_t>(*first), tensor));
+  if (!dtype.carried.empty()) carry(dtype, tensor);
   return tensor;
 }
 
-Result<TorchTensor> parse_torch_tensor(std::span<const std::byte> bytes) {
+Result<TorchTensor> parse_torch_tensor(std::span<const std::byte> bytes, ForeignTypes foreign) {
   const TorchArchive archive = TRY(TorchArchive::open(bytes));
-  return torch_tensor(archive, archive.object.root());
+  return torch_tensor(archive, archive.object.root(), foreign);
 }
 
-Result<TorchTensorWriter> TorchTensorWriter::create(DType dtype, const Shape& shape) {
+Result<TorchTensorWriter> TorchTensorWriter::create(const TorchDType& dtype, const Shape& shape) {
   TRY(check_shape(shape));
   TorchTensorWriter writer;
   constexpr std::int64_t kMaxElements = std::int64_t{1} << 58;
   if (elements_of(shape) > kMaxElements) {
     return fail(Errc::invalid_argument, "torch: the shape {} has more than 2^58 elements", to_string(shape));
   }
-  writer.data_bytes_ = static_cast<std::uint64_t>(elements_of(shape)) * size_of(dtype);
+  writer.data_bytes_ = static_cast<std::uint64_t>(elements_of(shape)) * dtype.bytes;
   add_beginning(writer.zip_, tensor_pickle(dtype, shape));
   writer.zip_.begin("data/0", writer.data_bytes_);
   writer.head_ = writer.zip_.take();

@@ -10,6 +10,7 @@
 #include "core/boxes/box.hpp"
 #include "core/dtype.hpp"
 #include "core/interop/pickle.hpp"
+#include "core/interop/torch_names.hpp"
 #include "core/interop/zip_archive.hpp"
 #include "core/result.hpp"
 
@@ -28,6 +29,8 @@ struct TorchTensor {
   std::uint64_t stored_bytes = 0;
   /// CRC-32 of the stored bytes; empty when the archive does not say.
   std::optional<std::uint32_t> crc;
+  /// The dtype in PyTorch that Troupe lacks (TorchDType); empty: it has it.
+  std::string_view carried;
 
   friend bool operator==(const TorchTensor&, const TorchTensor&) = default;
 };
@@ -47,20 +50,32 @@ std::optional<PickleNode> torch_dict(const PickleNode& node);
 /// Whether a node represents a tensor or parameter.
 bool is_torch_tensor(const PickleNode& node);
 
+/// What becomes of tensors whose dtypes Troupe lacks.
+enum class ForeignTypes : std::uint8_t {
+  refuse,
+  carry,  ///< as TorchDType says, if they are known
+};
+
 /// A tensor, or a parameter, within an archive. Errc::unavailable for dtypes that Troupe lacks and for
 /// tensors whose elements are stored negated or conjugated; Errc::corrupt when its numbers contradict each
 /// other or its storage.
-Result<TorchTensor> torch_tensor(const TorchArchive& archive, const PickleNode& node);
+Result<TorchTensor> torch_tensor(const TorchArchive& archive, const PickleNode& node,
+                                 ForeignTypes foreign = ForeignTypes::refuse);
 
 /// An archive that is a single tensor, as in the files of torch.distributed.checkpoint.
-Result<TorchTensor> parse_torch_tensor(std::span<const std::byte> bytes);
+Result<TorchTensor> parse_torch_tensor(std::span<const std::byte> bytes,
+                                       ForeignTypes foreign = ForeignTypes::refuse);
 
 /// Writes one contiguous tensor as torch.save does: head(), then the elements, then tail(). All sizes are
 /// known before the elements, so files can be laid out first and streamed later.
 class TorchTensorWriter {
  public:
   /// Errc::invalid_argument for a shape that check_shape refuses.
-  static Result<TorchTensorWriter> create(DType dtype, const Shape& shape);
+  static Result<TorchTensorWriter> create(DType dtype, const Shape& shape) {
+    return create(torch_dtype(dtype), shape);
+  }
+  /// `shape` is that of the tensor in PyTorch.
+  static Result<TorchTensorWriter> create(const TorchDType& dtype, const Shape& shape);
 
   const std::vector<std::byte>& head() const { return head_; }
   std::uint64_t data_bytes() const { return data_bytes_; }

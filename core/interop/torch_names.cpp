@@ -33,7 +33,61 @@ constexpr std::array<TorchNames, 15> kTorchNames{{
     {"bool", "BoolStorage"},
 }};
 
+struct CarriedNames {
+  std::string_view dtype;
+  std::size_t bytes;
+  std::string_view storage;
+};
+
+constexpr std::array<CarriedNames, 12> kCarried{{
+    {"complex64", 8, "ComplexFloatStorage"},
+    {"complex128", 16, "ComplexDoubleStorage"},
+    {"complex32", 4, ""},
+    {"float8_e8m0fnu", 1, ""},
+    {"float8_e4m3fnuz", 1, ""},
+    {"float8_e5m2fnuz", 1, ""},
+    {"float4_e2m1fn_x2", 1, ""},  // two in a byte, which PyTorch counts as one element
+    {"bits8", 1, ""},
+    {"bits16", 2, ""},
+    {"bits1x8", 1, ""},
+    {"bits2x4", 1, ""},
+    {"bits4x2", 1, ""},
+}};
+
+TorchDType carried(const CarriedNames& names) {
+  return {DType::u8, names.bytes, names.dtype};
+}
+
 }  // namespace
+
+TorchDType torch_dtype(DType dtype) noexcept {
+  return {dtype, size_of(dtype), {}};
+}
+
+Result<TorchDType> torch_dtype_from(std::string_view name) {
+  for (const auto& names : kCarried) {
+    if (names.dtype == name) return carried(names);
+  }
+  return torch_dtype(TRY(dtype_from_torch(name)));
+}
+
+Result<TorchDType> torch_dtype_from_storage(std::string_view name) {
+  for (const auto& names : kCarried) {
+    if (!name.empty() && names.storage == name) return carried(names);
+  }
+  return torch_dtype(TRY(dtype_from_torch_storage(name)));
+}
+
+std::string_view torch_name(const TorchDType& dtype) noexcept {
+  return dtype.carried.empty() ? torch_name(dtype.dtype) : dtype.carried;
+}
+
+std::string_view torch_storage_class(const TorchDType& dtype) noexcept {
+  for (const auto& names : kCarried) {
+    if (names.dtype == dtype.carried) return names.storage;
+  }
+  return torch_storage_class(dtype.dtype);
+}
 
 std::string_view torch_name(DType dtype) noexcept {
   return kTorchNames[static_cast<std::size_t>(dtype)].dtype;

@@ -5,6 +5,7 @@ Each is written by torch.distributed.checkpoint, Accelerate's names for it, or t
 `import` and `export --to dcp`.
 """
 
+import datetime
 import json
 import math
 import subprocess
@@ -196,9 +197,69 @@ class Forms(unittest.TestCase):
         assert_same(self, found, {f"model.{name}": tensor for name, tensor in self.apart().items() if tensor.numel()})
 
     def test_negated_and_conjugated_tensors_are_left_out_by_name(self):
-        torch.save({"neg": torch.complex(torch.ones(2), torch.ones(2)).conj().imag, "w": torch.ones(2)}, self.path / "f.pt")
-        _, report = self.imported(self.path / "f.pt")
-        self.assertEqual([one["key"] for one in report["left_out"]], ["neg"])
+        negated, conjugated = torch.ones(2, dtype=torch.complex64).conj().imag, torch.ones(3, dtype=torch.complex64).conj()
+        state = {"neg": negated, "conj": conjugated, "w": torch.ones(2)}
+        torch.save(state, self.path / "f.pt")
+        # torch.distributed.checkpoint stores a view's elements as they are meant.
+        for source, expected in ((self.path / "f.pt", {"neg", "conj"}), (self.save(state), {"conj"})):
+            own, report = self.imported(source, name="own" + source.name)
+            self.assertEqual({one["key"] for one in report["left_out"]}, expected)
+            assert_same(self, self.tensors(own), {key: state[key] for key in set(state) - expected})
+
+    # What Troupe lacks is carried.
+
+    def foreign(self):
+        bytes_of = torch.arange(64, dtype=torch.uint8).reshape(4, 16)
+        pairs = torch.randn(6, 8, dtype=torch.complex64)
+        return {"w": torch.ones(2), "complex": {"64": pairs, "128": pairs.to(torch.complex128), "32": bytes_of.view(torch.complex32),
+                                                "transposed": pairs.t(), "part": pairs[1:3, ::2], "scalar": pairs[0, 0],
+                                                "empty": pairs[:0]},
+                "narrow": {str(dtype): bytes_of.view(dtype) for dtype in (
+                    torch.float8_e8m0fnu, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float4_e2m1fn_x2)}}
+
+    def objects(self):
+        return {"path": Path("of/a/class"), "nested": {"set": {1, 2}, "date": datetime.datetime(2025, 1, 2),
+                                                       "range": range(3), "dtype": torch.bfloat16}}
+
+    def test_dtypes_and_objects_that_troupe_lacks_come_back(self):
+        model, optimizer = trained()
+        model_state, optimizer_state = get_state_dict(model, optimizer)
+        state = {**self.foreign(), **self.objects(), "model": model_state, "optim": optimizer_state, "step": 7, "plain": PLAIN}
+        for options in ([], ["--optimizer", "torch"], ["--mesh", 5], ["--mesh", 2, "--optimizer", "torch"],
+                        ["--rename", "model.=net."]):
+            with self.subTest(options=options), tempfile.TemporaryDirectory() as folder:
+                self.path = Path(folder)
+                self.there_and_back(state, *options)
+                _, report = self.imported(self.path / "dcp", name="again")
+                self.assertEqual(report["left_out"], [])
+                notes = "\n".join(report["notes"])
+                for word in ("'complex.64', as Troupe has no complex64", "float8_e8m0fnu", "'nested.set'", "'path'"):
+                    self.assertIn(word, notes)
+
+    def test_complex_moments_come_back(self):
+        parameter = torch.nn.Parameter(torch.randn(3, 2, dtype=torch.complex64))
+        optimizer = torch.optim.AdamW([parameter, torch.nn.Parameter(torch.ones(2))])
+        parameter.abs().sum().backward()
+        optimizer.step()
+        state = {"model": {"rotation": parameter.detach()}, "optim": {"state": {"rotation": optimizer.state[parameter]}}}
+        self.there_and_back(state, "--optimizer", "torch")
+
+    def test_dtypes_that_troupe_lacks_come_back_from_a_file(self):
+        torch.save(self.foreign(), self.path / "f.pt")
+        own, report = self.imported(self.path / "f.pt")
+        self.assertEqual(report["left_out"], [])
+        run("export", own, self.path / "back", "--to", "dcp")
+        assert_same(self, whole(self.path / "back"), torch.load(self.path / "f.pt"))
+
+    def test_other_forms_leave_them_out_by_name(self):
+        own, _ = self.imported(self.save({**self.foreign(), **self.objects()}))
+        run("export", own, self.path / "plain", "--to", "dcp", "--optimizer", "as-is")
+        self.assertEqual(set(metadata(self.path / "plain").state_dict_metadata) - {"troupe_checkpoint"},
+                         set(metadata(self.path / "dcp").state_dict_metadata))
+        for name, options in (("model", ["--to", "huggingface"]), ("files", ["--to", "dcp", "--form", "safetensors"])):
+            done = run("export", own, self.path / name, *options)
+            self.assertIn("left out 'complex.64'", done.stderr)
+            self.assertIn("left out 'nested.set'", done.stderr)
 
     # What wrappers put into names.
 
@@ -366,19 +427,12 @@ class Forms(unittest.TestCase):
 
     # What is left out, and what is refused.
 
-    def test_dtypes_that_troupe_lacks_are_named(self):
-        state = {"complex": torch.ones(2, dtype=torch.complex64), "w": torch.ones(2),
-                 "scale": torch.ones(4).to(torch.float8_e8m0fnu), "fnuz": torch.ones(2).to(torch.float8_e4m3fnuz)}
-        torch.save(state, self.path / "f.pt")
-        for source in (self.save(state), self.path / "f.pt"):
-            _, report = self.imported(source, name="own" + Path(source).name)
-            self.assertEqual({one["key"] for one in report["left_out"]}, {"complex", "scale", "fnuz"})
-
     def test_nothing_in_a_file_is_executed(self):
         torch.save({"w": torch.ones(2), "bad": Trap(self.path / "sprung")}, self.path / "f.pt")
         _, report = self.imported(self.path / "f.pt")
         self.assertEqual([one["key"] for one in report["left_out"]], ["bad"])
-        self.imported(self.save({"w": torch.ones(2), "bad": Trap(self.path / "sprung")}), name="two")
+        own, _ = self.imported(self.save({"w": torch.ones(2), "bad": Trap(self.path / "sprung")}), name="two")
+        run("export", own, self.path / "back", "--to", "dcp")
         self.assertFalse((self.path / "sprung").exists())
 
     def test_files_of_another_kind_are_refused_with_what_they_are(self):

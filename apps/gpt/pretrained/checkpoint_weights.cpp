@@ -81,6 +81,7 @@ Result<std::shared_ptr<const CheckpointWeights>> CheckpointWeights::open(const s
   if (source.form == SourceForm::troupe) TRY(actors::verify_checkpoint(*source.storage, "", source.manifest));
   if (source.form != SourceForm::troupe) TRY(drop_wrappers(source, {}));
   keep_weights_only(source);
+  leave_out_carried(source);
   TRY(split_fused_experts(source, ExpertNames::automatic));
   const auto container = common_container(source);
   TRY(rename_all(source, [&](const std::string& key) { return key.substr(container.size()); }));

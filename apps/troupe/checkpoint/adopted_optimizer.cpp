@@ -152,7 +152,7 @@ class Adopted {
 
   /// The container of a nested state, "model.", in which all parameters are.
   std::string common_prefix(const std::map<std::int64_t, std::string>& found) const {
-    for (const auto& [key, path, whole, offset] : source_.torch->tensors) {
+    for (const auto& [key, path, whole, offset, carried] : source_.torch->tensors) {
       if (path.size() < 2 || found.empty() || key != found.begin()->second) continue;
       auto above = dotted({path.begin(), std::prev(path.end())}) + ".";
       if (key.starts_with(above)) return above;
@@ -193,7 +193,7 @@ class Adopted {
     bool is_said = false;
     std::unordered_map<std::string, std::string> current;  // by what the name was, without its container
     if (source_.torch) {
-      for (const auto& [key, path, whole, offset] : source_.torch->tensors) {
+      for (const auto& [key, path, whole, offset, carried] : source_.torch->tensors) {
         const auto* last = std::get_if<std::string>(&path.back());
         if (last != nullptr && key.starts_with(model_) && !torch_state(key)) current.emplace(*last, key);
       }

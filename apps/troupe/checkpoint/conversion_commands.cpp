@@ -229,7 +229,7 @@ Result<void> name_for_export(Source& source, const ExportArguments& arguments) {
   if (!goes_back(source, arguments)) return {};
   for (std::size_t i = 0; i < before.size(); ++i) {
     auto& place = source.torch->tensors[i];
-    if (place.key != before[i].key) place = {place.key, {core::Key(place.key)}, {}, {}};
+    if (place.key != before[i].key) place = {place.key, {core::Key(place.key)}, {}, {}, place.carried};
   }
   return {};
 }
@@ -267,6 +267,7 @@ Result<Outcome> export_checkpoint(const ExportArguments& arguments) {
   auto source = TRY(open_source(arguments.from, arguments.links));
   const bool is_model = arguments.target == "huggingface";
   if (arguments.weights_only || (is_model && !arguments.with_optimizer)) keep_weights_only(source);
+  if (is_model || arguments.form == "safetensors") leave_out_carried(source);
   TRY(name_for_export(source, arguments));
   if (source.manifest.tensors.empty())
     return core::fail(Errc::invalid_argument, "{} has no tensor to export", source.path);
@@ -354,8 +355,8 @@ void add_import(CLI::App& checkpoint, int& exit_code) {
   command->add_flag("--json", arguments->json, "Print JSON");
   add_follow_links(*command, arguments->links);
   command->footer(
-      "Pickles are read as data: nothing in them is executed. Values that are not plain data are listed and\n"
-      "left out.\n"
+      "Pickles are read as data: nothing in them is executed. What is no plain data is listed: its bytes\n"
+      "are carried, so that an export to dcp gives them back, or it is left out.\n"
       "Examples:\n"
       "  troupe checkpoint import dcp_directory run/checkpoints --step 200 --rename model.=\n"
       "  troupe checkpoint import dcp_directory run/checkpoints --optimizer torch\n"

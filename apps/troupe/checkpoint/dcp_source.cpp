@@ -96,6 +96,10 @@ class DcpReader {
     for (const auto& chunk : tensor.chunks) {
       const auto bytes = TRY(bytes_at(chunk.place));
       auto elements = core::dcp_chunk_elements(tensor, chunk, bytes, check_);
+      if (!elements && elements.error().code == Errc::unavailable) {
+        state_.leave_out(std::move(tensor.key), elements.error().message);
+        return {};
+      }
       if (!elements)
         return core::fail(elements.error().code, "{}, {} of '{}': {}", metadata_.files[chunk.place.file],
                           to_string(chunk.box), tensor.key, elements.error().message);
@@ -105,7 +109,7 @@ class DcpReader {
       state_.file(number).release(bytes);
       if (check_) meter.add(chunk.place.bytes);
     }
-    state_.add_tensor(std::move(described), std::move(tensor.path));
+    state_.add_tensor(std::move(described), std::move(tensor.path), std::move(tensor.carried));
     return {};
   }
 
@@ -118,7 +122,10 @@ class DcpReader {
       auto value = core::parse_torch_value(place, state_.budget());
       state_.file(numbers_[item.place.file]).release(place);
       auto& source = state_.source();
-      if (!value) {
+      if (!value && value.error().code == Errc::unavailable) {
+        state_.add_unread(std::move(item.key), std::move(item.path), numbers_[item.place.file], place,
+                          value.error().message);
+      } else if (!value) {
         state_.leave_out(std::move(item.key), value.error().message);
       } else if (item.key == kDcpValuesKey && take_dcp_values(*value, source.manifest)) {
         source.has_values = true;

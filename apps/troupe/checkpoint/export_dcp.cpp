@@ -51,6 +51,11 @@ class DcpWriter {
         meter_("writing", source.manifest.tensor_bytes()),
         names_(names),
         slots_(source.manifest.tensors.size(), kNoSlot) {
+    if (source.torch) {
+      for (const auto& placed : source.torch->tensors) {
+        if (!placed.carried.empty()) carried_.emplace(placed.key, placed.carried);
+      }
+    }
     if (names == DcpNames::as_imported) {
       place_as_imported();
       return;
@@ -84,9 +89,17 @@ class DcpWriter {
 
   void place(std::size_t tensor, TorchName name) {
     const auto& described = source_.manifest.tensors[tensor];
+    const auto found = carried_.find(described.key);
+    const bool is_carried = found != carried_.end() && described.dtype == core::DType::u8;
+    const std::string carried(is_carried ? found->second : std::string_view());
+    if (carried == kCarriedValue) {
+      unread_.emplace_back(tensor, std::move(name));
+      return;
+    }
+    if (!carried.empty()) whole_.push_back(tensor);
     slots_[tensor] = metadata_.tensors.size();
     metadata_.tensors.push_back(
-        {std::move(name.key), described.dtype, described.shape, {}, std::move(name.path)});
+        {std::move(name.key), described.dtype, described.shape, {}, std::move(name.path), carried});
   }
 
   void place_as_imported() {
@@ -98,7 +111,7 @@ class DcpWriter {
     };
     for (const auto& key : source_.torch->added) take(key);
     std::unordered_map<std::string, std::size_t> wholes;  // slots of tensors that are put together
-    for (const auto& [key, path, whole, offset] : source_.torch->tensors) {
+    for (const auto& [key, path, whole, offset, carried] : source_.torch->tensors) {
       const auto index = take(key);
       if (index == kNoSlot) continue;
       TorchName name{dotted(path), path};
@@ -122,26 +135,62 @@ class DcpWriter {
     metadata_.files.push_back(core::dcp_file_name(number, 0));
     FileWriter file(TRY(out_.file(metadata_.files.back())));
     std::uint64_t at = 0;
+    if (number == 0) TRY(write_carried(file, at));
     if (number == 0) TRY(write_values(file, at));
     for (const auto& part : parts) {
-      if (slots_[part.tensor] == kNoSlot) continue;
       const auto& tensor = source_.manifest.tensors[part.tensor];
+      const auto slot = slots_[part.tensor];
+      if (slot == kNoSlot || !metadata_.tensors[slot].carried.empty()) continue;
       const auto& box = tensor.shards[part.shard].box;
-      const auto chunk = chunk_of(part.tensor, box);
-      const auto writer = TRY(core::TorchTensorWriter::create(tensor.dtype, chunk.extent));
-      TRY(file.append(writer.head()));
-      core::Crc32 crc;
-      TRY(stream_box(source_, tensor, tensor.dtype, box, kStreamBytes, [&](std::span<const std::byte> bytes) {
-        crc.update(bytes);
-        meter_.add(bytes.size());
-        return file.append(bytes);
-      }));
-      TRY(file.append(writer.tail(crc.value())));
-      metadata_.tensors[slots_[part.tensor]].chunks.push_back(
-          {chunk, {static_cast<std::uint32_t>(number), at, writer.total_bytes()}});
-      at += writer.total_bytes();
+      TRY(write_chunk(file, part.tensor, box, chunk_of(part.tensor, box), number, at));
     }
     return file.finish();
+  }
+
+  /// `chunk` is the box in the tensor as PyTorch has it.
+  Result<void> write_chunk(FileWriter& file, std::size_t index, const core::Box& box, const core::Box& chunk,
+                           int number, std::uint64_t& at) {
+    const auto& tensor = source_.manifest.tensors[index];
+    auto& described = metadata_.tensors[slots_[index]];
+    const auto dtype = described.carried.empty() ? core::torch_dtype(tensor.dtype)
+                                                 : TRY(core::torch_dtype_from(described.carried));
+    auto extent = chunk.extent;
+    if (dtype.has_axis() && !extent.empty()) extent.pop_back();
+    const auto writer = TRY(core::TorchTensorWriter::create(dtype, extent));
+    TRY(file.append(writer.head()));
+    core::Crc32 crc;
+    TRY(append_box(file, tensor, box, crc));
+    TRY(file.append(writer.tail(crc.value())));
+    described.chunks.push_back({chunk, {static_cast<std::uint32_t>(number), at, writer.total_bytes()}});
+    at += writer.total_bytes();
+    return {};
+  }
+
+  Result<void> append_box(FileWriter& file, const core::ManifestTensor& tensor, const core::Box& box,
+                          core::Crc32& crc) {
+    return stream_box(source_, tensor, tensor.dtype, box, kStreamBytes,
+                      [&](std::span<const std::byte> bytes) {
+                        crc.update(bytes);
+                        meter_.add(bytes.size());
+                        return file.append(bytes);
+                      });
+  }
+
+  /// As shards may cut their elements, tensors of other dtypes are whole.
+  Result<void> write_carried(FileWriter& file, std::uint64_t& at) {
+    for (const auto index : whole_) {
+      const auto whole = core::Box::whole(source_.manifest.tensors[index].shape);
+      if (whole.elements() > 0) TRY(write_chunk(file, index, whole, whole, 0, at));
+    }
+    for (auto& [index, name] : unread_) {
+      const auto& tensor = source_.manifest.tensors[index];
+      core::Crc32 crc;
+      TRY(append_box(file, tensor, core::Box::whole(tensor.shape), crc));
+      const auto bytes = static_cast<std::uint64_t>(core::elements_of(tensor.shape));
+      metadata_.items.push_back({std::move(name.key), {0, at, bytes}, std::move(name.path)});
+      at += bytes;
+    }
+    return {};
   }
 
   /// The box of a shard in the tensor as PyTorch has it.
@@ -200,7 +249,8 @@ class DcpWriter {
                                  core::DType::f32,
                                  {},
                                  {{core::Box{}, {0, at, writer.total_bytes()}}},
-                                 std::move(name.path)});
+                                 std::move(name.path),
+                                 {}});
     at += writer.total_bytes();
     return {};
   }
@@ -211,6 +261,9 @@ class DcpWriter {
   DcpNames names_;
   std::vector<std::size_t> slots_;                        ///< in the metadata, of the manifest's tensors
   std::unordered_map<std::size_t, core::Shape> offsets_;  ///< of those that are parts
+  std::unordered_map<std::string_view, std::string_view> carried_;  ///< keys and dtypes, as in TorchPlace
+  std::vector<std::size_t> whole_;                                  ///< tensors of such dtypes
+  std::vector<std::pair<std::size_t, TorchName>> unread_;           ///< tensors that are values
   core::DcpMetadata metadata_;
 };
 

@@ -88,7 +88,7 @@ class Splitter {
       std::vector<TorchPlace> places;
       for (const auto& piece : pieces) {
         auto key = renamed(tensor.key, parameter_of(tensor.key), piece.name);
-        places.push_back({key, {}, tensor.shape, {piece.expert, piece.row, 0}});
+        places.push_back({key, {}, tensor.shape, {piece.expert, piece.row, 0}, {}});
         tensors.push_back(sliced(tensor, std::move(key), piece));
       }
       places_.emplace(tensor.key, std::move(places));
@@ -115,7 +115,7 @@ class Splitter {
   void find_layers() {
     std::unordered_map<std::string, const core::ManifestTensor*> downs;
     for (const auto& tensor : source_.manifest.tensors) {
-      if (tensor.key.ends_with(kDown) && tensor.shape.size() == 3)
+      if (tensor.key.ends_with(kDown) && tensor.shape.size() == 3 && core::is_floating(tensor.dtype))
         downs.emplace(tensor.key.substr(0, tensor.key.size() - kDown.size()), &tensor);
     }
     for (const auto& tensor : source_.manifest.tensors) {
@@ -174,7 +174,7 @@ class Splitter {
     if (names_ != ExpertNames::mixtral || !is_of_layer(parameter.name, kRouter)) return;
     const auto layer = parameter.name.substr(0, parameter.name.size() - kRouter.size());
     auto key = renamed(tensor.key, parameter, std::string(layer) + "block_sparse_moe.gate.weight");
-    places_.emplace(tensor.key, std::vector<TorchPlace>{{key, {}, {}, {}}});
+    places_.emplace(tensor.key, std::vector<TorchPlace>{{key, {}, {}, {}, {}}});
     tensor.key = std::move(key);
   }
 

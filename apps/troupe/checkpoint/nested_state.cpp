@@ -111,12 +111,23 @@ bool NestedState::may_repeat(std::uint64_t bytes, std::uint64_t stored) {
   return repeated_ <= kRepeatedBytes + kRepeatedBytesPerByte * file_bytes_;
 }
 
-void NestedState::add_tensor(core::ManifestTensor tensor, core::KeyPath path) {
+void NestedState::add_tensor(core::ManifestTensor tensor, core::KeyPath path, std::string carried) {
   std::sort(tensor.shards.begin(), tensor.shards.end(),
             [](const auto& a, const auto& b) { return a.box < b.box; });
   if (path.empty()) path.emplace_back(tensor.key);
-  source_.torch->tensors.push_back({tensor.key, std::move(path), {}, {}});
+  if (!carried.empty() && carried != kCarriedValue)
+    note(fmt::format("carried as bytes: '{}', as Troupe has no {}", tensor.key, carried));
+  source_.torch->tensors.push_back({tensor.key, std::move(path), {}, {}, std::move(carried)});
   source_.manifest.tensors.push_back(std::move(tensor));
+}
+
+void NestedState::add_unread(std::string key, core::KeyPath path, std::uint32_t file,
+                             std::span<const std::byte> bytes, std::string reason) {
+  note(fmt::format("carried unread: '{}': {}", key, shortened(std::move(reason), kReasonColumns)));
+  const core::Shape shape{static_cast<std::int64_t>(bytes.size())};
+  core::ManifestTensor tensor{std::move(key), core::DType::u8, shape, {}};
+  tensor.shards.push_back(shard(file, bytes, {}, 1, core::Box::whole(shape)));
+  add_tensor(std::move(tensor), std::move(path), kCarriedValue);
 }
 
 void NestedState::allow_values(std::uint64_t bytes) {

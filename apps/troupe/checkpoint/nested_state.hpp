@@ -57,7 +57,11 @@ class NestedState {
                             std::size_t width, core::Box box);
   /// Whether as much memory may be read for elements of which `stored` are there.
   bool may_repeat(std::uint64_t bytes, std::uint64_t stored);
-  void add_tensor(core::ManifestTensor tensor, core::KeyPath path);
+  /// `carried` as in TorchPlace.
+  void add_tensor(core::ManifestTensor tensor, core::KeyPath path, std::string carried = {});
+  /// The bytes of a value that cannot be read, for the given reason.
+  void add_unread(std::string key, core::KeyPath path, std::uint32_t file, std::span<const std::byte> bytes,
+                  std::string reason);
 
   /// What values of `bytes` in files may take is added.
   void allow_values(std::uint64_t bytes);

@@ -52,7 +52,7 @@ Result<Tensors> candidates(const Source& source) {
   std::unordered_map<std::string_view, const core::ManifestTensor*> tensors;
   for (const auto& tensor : source.manifest.tensors) tensors.emplace(tensor.key, &tensor);
   std::optional<std::string> container;
-  for (const auto& [key, path, whole, offset] : source.torch->tensors) {
+  for (const auto& [key, path, whole, offset, carried] : source.torch->tensors) {
     const auto tensor = tensors.find(key);
     if (tensor == tensors.end() || torch_state(key) || !core::is_floating(tensor->second->dtype)) continue;
     const auto above = dotted({path.begin(), std::prev(path.end())});

@@ -80,7 +80,7 @@ std::size_t begin_of_parameter(const std::string& key, const core::KeyPath* path
 std::unordered_map<std::string, std::string> without_parallel(const Source& source) {
   std::unordered_map<std::string_view, const core::KeyPath*> paths;
   if (source.torch) {
-    for (const auto& [key, path, whole, offset] : source.torch->tensors) paths.emplace(key, &path);
+    for (const auto& [key, path, whole, offset, carried] : source.torch->tensors) paths.emplace(key, &path);
   }
   struct Group {
     std::vector<std::string> keys;
@@ -199,7 +199,7 @@ void keep_weights_only(Source& source) {
   }
   std::unordered_set<std::string_view> nested;
   if (source.torch) {
-    for (const auto& [key, path, whole, offset] : source.torch->tensors) {
+    for (const auto& [key, path, whole, offset, carried] : source.torch->tensors) {
       const auto* first = std::get_if<std::string>(&path.front());
       if (path.size() > 1 && first != nullptr && holds(kOptimizers, *first)) nested.insert(key);
     }
@@ -212,10 +212,25 @@ void keep_weights_only(Source& source) {
   });
 }
 
+void leave_out_carried(Source& source) {
+  if (!source.torch) return;
+  std::unordered_map<std::string_view, std::string_view> types;
+  for (const auto& place : source.torch->tensors) {
+    if (!place.carried.empty()) types.emplace(place.key, place.carried);
+  }
+  std::erase_if(source.manifest.tensors, [&](const core::ManifestTensor& tensor) {
+    const auto found = types.find(tensor.key);
+    if (found == types.end()) return false;
+    source.left_out.push_back(
+        {tensor.key, fmt::format("it is a {} of PyTorch, carried as bytes", found->second)});
+    return true;
+  });
+}
+
 std::string common_container(const Source& source) {
   if (!source.torch) return {};
   std::unordered_map<std::string_view, const core::KeyPath*> paths;
-  for (const auto& [key, path, whole, offset] : source.torch->tensors) paths.emplace(key, &path);
+  for (const auto& [key, path, whole, offset, carried] : source.torch->tensors) paths.emplace(key, &path);
   std::optional<std::string> common;
   for (const auto& tensor : source.manifest.tensors) {
     const auto found = paths.find(tensor.key);

@@ -51,6 +51,9 @@ core::Result<void> drop_wrappers(Source& source, const WrapperOptions& options);
 /// places (all that is below "optimizer" or "optim" in a nested state).
 void keep_weights_only(Source& source);
 
+/// Leaves out, by name, what PyTorch's files have and is carried as bytes (TorchPlace::carried).
+void leave_out_carried(Source& source);
+
 /// Of a nested state, what all tensors lie below, such as "model."; empty when there is nothing of that kind.
 std::string common_container(const Source& source);
 

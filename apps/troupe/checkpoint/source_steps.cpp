@@ -63,7 +63,7 @@ std::optional<StepsSaid> steps_said_by(Source& source) {
   std::vector<StepsSaid> found;
   if (!source.has_values) look(source.manifest.common, "", found);
   if (source.torch) {
-    for (const auto& [key, path, whole, offset] : source.torch->tensors) {
+    for (const auto& [key, path, whole, offset, carried] : source.torch->tensors) {
       const auto* last = text_of(path.back());
       if (path.size() > 2 || last == nullptr || !is_name(*last) || key.find("optim") != std::string::npos)
         continue;

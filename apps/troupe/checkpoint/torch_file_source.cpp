@@ -126,7 +126,7 @@ class TorchFileReader {
   Result<void> add_tensor(const PickleNode& node) {
     auto key = dotted(path_);
     TRY(spend(2 * key.size() + 128));
-    auto tensor = core::torch_tensor(*archive_, node);
+    auto tensor = core::torch_tensor(*archive_, node, core::ForeignTypes::carry);
     if (!tensor && tensor.error().code == Errc::unavailable) {
       state_.leave_out(std::move(key), tensor.error().message);
       return {};
@@ -144,7 +144,7 @@ class TorchFileReader {
       described.shards.push_back(state_.shard(file_, stored, std::move(tensor->strides),
                                               core::size_of(tensor->dtype), core::Box::whole(tensor->shape)));
     }
-    state_.add_tensor(std::move(described), path_);
+    state_.add_tensor(std::move(described), path_, std::string(tensor->carried));
     return {};
   }
 

@@ -70,14 +70,17 @@ core::Shape numbers_from(const Value* value) {
   return numbers;
 }
 
-/// A part of a tensor; nothing where it cannot be one.
+/// A part of a tensor, or one that is carried; nothing where it cannot be one.
 std::optional<TorchPlace> part_from(const std::string& key, const Value::Map& map) {
   const auto* where = map.find("path");
   auto path = where != nullptr ? path_from(*where) : std::nullopt;
   if (!path) return std::nullopt;
-  TorchPlace place{key, std::move(*path), numbers_from(map.find("whole")), numbers_from(map.find("offset"))};
-  bool fits =
-      !place.whole.empty() && place.whole.size() == place.offset.size() && core::check_shape(place.whole);
+  TorchPlace place{
+      key, std::move(*path), numbers_from(map.find("whole")), numbers_from(map.find("offset")), {}};
+  const auto* carried = map.find("carried");
+  if (carried != nullptr && carried->as_string() != nullptr) place.carried = *carried->as_string();
+  bool fits = place.whole.empty() != place.carried.empty();
+  fits = fits && place.whole.size() == place.offset.size() && core::check_shape(place.whole);
   for (std::size_t axis = 0; fits && axis < place.whole.size(); ++axis)
     fits = place.offset[axis] >= 0 && place.offset[axis] <= place.whole[axis];
   return fits ? std::optional(std::move(place)) : std::nullopt;
@@ -89,8 +92,12 @@ Value value_of(const TorchState& state) {
   std::vector<Value::Entry> tensors;
   tensors.reserve(state.tensors.size());
   std::unordered_set<std::string_view> seen;
-  for (const auto& [key, path, whole, offset] : state.tensors) {
+  for (const auto& [key, path, whole, offset, carried] : state.tensors) {
     if (!seen.insert(key).second) continue;
+    if (!carried.empty()) {
+      tensors.push_back({key, Value::Map{{"path", path_value(path)}, {"carried", carried}}});
+      continue;
+    }
     if (!whole.empty()) {
       tensors.push_back({key, Value::Map{{"path", path_value(path)},
                                          {"whole", numbers_value(whole)},
@@ -124,7 +131,7 @@ std::optional<TorchState> torch_state_of(const Value& common) {
     }
     auto path = path_from(entry.value);
     if (key == nullptr || (!path && !entry.value.is_null())) return std::nullopt;
-    state.tensors.push_back({*key, path ? std::move(*path) : KeyPath{*key}, {}, {}});
+    state.tensors.push_back({*key, path ? std::move(*path) : KeyPath{*key}, {}, {}, {}});
   }
   const auto items = [&](const char* name) -> const Value::List* {
     const auto* list = map->find(name);

@@ -19,7 +19,12 @@ struct TorchPlace {
   /// axis less, the first.
   core::Shape whole{};
   core::Shape offset{};
+  /// The dtype in PyTorch that Troupe lacks (core::TorchDType), or kCarriedValue; empty: it is as it was.
+  std::string carried{};
 };
+
+/// A tensor of the bytes of a value in a file of torch.distributed.checkpoint, which are not read.
+inline constexpr const char* kCarriedValue = "value";
 
 /// What an import must remember so that an export gives every key back: a checkpoint of Troupe has neither
 /// nesting nor an order.

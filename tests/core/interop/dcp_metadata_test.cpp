@@ -285,24 +285,55 @@ TEST(DcpMetadata, RefusesMetadataThatContradictsItself) {
   EXPECT_THAT(refusal_after("\x8c\x06length\x94K", "\x8c\x06length\x94N"), HasSubstr("pickle"));
 }
 
+TEST(DcpMetadata, HasElementsOfOtherDtypesAsBytes) {
+  auto carried = small();
+  auto& tensor = carried.tensors[0];
+  tensor.path = {"w"};
+  carried.items[0].path = {"step"};
+  const auto plain = tensor;
+  tensor.dtype = DType::u8;
+  tensor.carried = "complex32";  // of as many bytes as f32
+  tensor.shape.push_back(4);
+  for (auto& chunk : tensor.chunks) {
+    chunk.box.offset.push_back(0);
+    chunk.box.extent.push_back(4);
+  }
+
+  const auto bytes = encode_dcp_metadata(carried).value();
+
+  EXPECT_EQ(parse_dcp_metadata(bytes).value(), carried);
+  const auto as_f32 = altered(std::string(text_of(bytes)),
+                              "\x8c\x09"
+                              "complex32",
+                              "\x8c\x07"
+                              "float32");
+  EXPECT_EQ(parse_dcp_metadata(bytes_of(as_f32)).value().tensors[0], plain);
+
+  tensor.chunks[0].box.extent.back() = 2;  // a part of an element
+  EXPECT_EQ(encode_dcp_metadata(carried).error().code, Errc::invalid_argument);
+  tensor = plain;
+  tensor.carried = "quint4x2";
+  EXPECT_EQ(encode_dcp_metadata(carried).error().code, Errc::invalid_argument);
+}
+
 TEST(DcpMetadata, NamesWhatItCanNotReadAndReadsTheRest) {
   const Bytes bytes = encode_dcp_metadata(small()).value();
   const std::string text(text_of(bytes));
 
-  const auto complex = parse_dcp_metadata(bytes_of(altered(text,
-                                                           "\x8c\x07"
-                                                           "float32",
-                                                           "\x8c\x09"
-                                                           "complex64")))
-                           .value();
+  const auto packed = parse_dcp_metadata(bytes_of(altered(text,
+                                                          "\x8c\x07"
+                                                          "float32",
+                                                          "\x8c\x08"
+                                                          "quint4x2")))
+                          .value();
   const auto unknown =
       parse_dcp_metadata(bytes_of(altered(text, "BytesStorageMetadata", "OtherStorageMetadata"))).value();
 
-  EXPECT_TRUE(complex.tensors.empty());
-  EXPECT_EQ(named(complex.items, "step").place, small().items[0].place);
-  ASSERT_EQ(complex.skipped.size(), 1U);
-  EXPECT_EQ(complex.skipped[0].key, "w");
-  EXPECT_THAT(complex.skipped[0].reason, HasSubstr("torch.complex64 is not a dtype"));
+  EXPECT_TRUE(packed.tensors.empty());
+  EXPECT_EQ(named(packed.items, "step").place, small().items[0].place);
+  ASSERT_EQ(packed.skipped.size(), 1U);
+  EXPECT_EQ(packed.skipped[0].key, "w");
+  EXPECT_THAT(packed.skipped[0].reason, HasSubstr("torch.quint4x2 is not a dtype"));
   EXPECT_THAT(unknown.skipped[0].reason, HasSubstr("OtherStorageMetadata"));
 }
 

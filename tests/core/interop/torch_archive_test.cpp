@@ -82,9 +82,44 @@ TEST(TorchArchive, SaysWhyItRefusesATensor) {
   const Bytes object = golden_bytes("archives/object.pt");
   const Bytes dict = golden_bytes("archives/tensors_in_dict.pt");
 
-  EXPECT_THAT(refusal(parse_torch_tensor(complex), Errc::unavailable), HasSubstr("ComplexFloatStorage"));
+  EXPECT_THAT(refusal(parse_torch_tensor(complex), Errc::unavailable), HasSubstr("torch.complex64 is not"));
   EXPECT_THAT(refusal(parse_torch_tensor(object)), HasSubstr("expected a tensor, found dict"));
   EXPECT_THAT(refusal(parse_torch_tensor(dict)), HasSubstr("expected a tensor, found dict"));
+}
+
+TEST(TorchArchive, CarriesElementsOfOtherDtypesAsBytes) {
+  const Bytes complex = golden_bytes("archives/complex.pt");
+
+  const auto tensor = parse_torch_tensor(complex, ForeignTypes::carry).value();
+
+  EXPECT_EQ(tensor.carried, "complex64");
+  EXPECT_EQ(tensor.dtype, DType::u8);
+  ASSERT_FALSE(tensor.shape.empty());
+  EXPECT_EQ(tensor.shape.back(), 8);
+  EXPECT_EQ(tensor.bytes, static_cast<std::uint64_t>(elements_of(tensor.shape)));
+}
+
+// Strides count elements of PyTorch there, and bytes here.
+TEST(TorchArchive, WritesOtherDtypesAsItReadsThem) {
+  for (const auto* name : {"complex64", "complex128", "complex32", "float8_e8m0fnu", "float4_e2m1fn_x2"}) {
+    const auto dtype = torch_dtype_from(name).value();
+    const auto writer = TorchTensorWriter::create(dtype, {3, 2}).value();
+    Bytes bytes = writer.head();
+    const auto begin = bytes.size();
+    for (std::uint64_t i = 0; i < writer.data_bytes(); ++i) bytes.push_back(static_cast<std::byte>(i));
+    const auto tail = writer.tail(crc32(std::span(bytes).subspan(begin)));
+    bytes.insert(bytes.end(), tail.begin(), tail.end());
+
+    const auto tensor = parse_torch_tensor(bytes, ForeignTypes::carry).value();
+
+    EXPECT_EQ(tensor.carried, name);
+    EXPECT_EQ(tensor.offset, begin);
+    EXPECT_EQ(tensor.bytes, 6 * dtype.bytes);
+    Shape shape{3, 2};
+    if (dtype.bytes > 1) shape.push_back(static_cast<std::int64_t>(dtype.bytes));
+    EXPECT_EQ(tensor.shape, shape);
+    EXPECT_TRUE(tensor.strides.empty());
+  }
 }
 
 TEST(TorchArchive, FindsTensorsWithinAnObject) {
