@@ -257,7 +257,8 @@ core::Result<Restore::Loaded> Restore::load(const std::string& attempt, const st
   TRY(joint_->read(*storage_, name, manifest, shared_targets(in_.plan, manifest, options_.optimizer),
                    std::move(wanted.targets), spans_of(wanted.memory), uploads_.get()));
   loaded.restored.name = name;
-  loaded.restored.step = core::next_step(manifest.step);
+  // Weights alone begin a course of their own, as a new optimizer does.
+  loaded.restored.step = options_.optimizer ? core::next_step(manifest.step) : core::Step{0};
   if (const auto* common = counters->find("trainer")) loaded.restored.common = *common;
   loaded.restored.topology = manifest.topology;
   if (!options_.optimizer) return loaded;

@@ -443,7 +443,7 @@ troupe_status troupe_restore(troupe_session* session, const char* name, troupe_r
 typedef struct troupe_restore_options {
   const char* directory;  /* of checkpoints; NULL: that of the option "checkpoints" */
   const char* name;       /* as troupe_restore() takes it */
-  int32_t weights_only;   /* 1: moments and counters of the optimizer start anew */
+  int32_t weights_only;   /* 1: moments and counters of the optimizer start anew, and so do the steps */
   const char* strictness; /* what to do about tensors that only the job or only the checkpoint has: raise_unexpected (as
                              NULL), raise_all, log_unexpected, log_all, ignore_all or assume_ok_unexpected. Tensors that
                              the checkpoint lacks keep their values. */

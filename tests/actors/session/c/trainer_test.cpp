@@ -224,6 +224,7 @@ TEST_F(CTrainer, SavesItsOwnTensorsAndChoosesWhatARestoreTakes) {
   EXPECT_EQ(restored.found, 1);
   EXPECT_EQ(restored.is_local, 0);
   EXPECT_STREQ(restored.name, "step_00000001");
+  EXPECT_EQ(restored.step, 0) << "the steps start anew, as the optimizer's do";
   EXPECT_EQ(average[3], 4);
   EXPECT_EQ(added[3], 5) << "the checkpoint lacks it";
   EXPECT_EQ(values(0)[0], trained);
