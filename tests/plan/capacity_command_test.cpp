@@ -50,6 +50,16 @@ TEST(PlanCapacityCommand, CountsEveryStrategyOfTheMesh) {
   EXPECT_EQ(found[3].sent_bytes(), elements * 3 / 4 * (2 * 2 + 4) + 3 * 8);
 }
 
+// docs/memory.md states the numbers.
+TEST(PlanCapacityCommand, NamesWhatARankPinsOfItsHost) {
+  const auto json = Json::parse(run_plan("capacity --units 2 --json").out);
+  const auto text = run_plan("capacity --units 2").out;
+
+  const Json expected = {{"saves", 256 << 20}, {"restore", 32 << 20}, {"local_saves", 64 << 20}};
+  EXPECT_EQ(json["pinned_host_bytes"], expected);
+  EXPECT_THAT(text, HasSubstr("pins 256 MiB for saves at most, 32 MiB for a restore, and 64 MiB"));
+}
+
 TEST(PlanCapacityCommand, ComparesStrategiesOfOneAxisOnAllRanksWithThoseOfTwo) {
   const auto json = Json::parse(run_plan("capacity --mesh 2x4 --units 2 --json").out);
 

@@ -13,6 +13,7 @@
 #include "apps/report/page.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"
+#include "core/options/options.hpp"
 
 namespace troupe::apps {
 
@@ -100,6 +101,17 @@ Json json_of(const Capacity& capacity, bool knows_compute) {
   return json;
 }
 
+/// What a rank of a GPU takes of its host at most, in pinned memory, where the job does not choose.
+struct PinnedMemory {
+  std::uint64_t saves = core::CheckpointOptions{}.staging_bytes;
+  std::uint64_t restore = core::LoadOptions{}.staging_bytes;
+  std::uint64_t local_saves = core::LocalTierOptions{}.staging_bytes;
+};
+
+Json json_of(const PinnedMemory& pinned) {
+  return {{"saves", pinned.saves}, {"restore", pinned.restore}, {"local_saves", pinned.local_saves}};
+}
+
 Json json_of(const core::Link& link) {
   return {{"bytes_per_second", link.bytes_per_second}, {"latency_seconds", link.latency_seconds}};
 }
@@ -120,6 +132,7 @@ Json json_of(const CapacityPlan& plan) {
             {"optimizer", program.optimizer},
             {"dtype", program.dtype},
             {"device_bytes", plan.device_bytes},
+            {"pinned_host_bytes", json_of(PinnedMemory{})},
             {"node_ranks", plan.links.node_ranks},
             {"inner", json_of(plan.links.inner)},
             {"outer", json_of(plan.links.outer)},
@@ -226,11 +239,17 @@ std::string verdict_of(const CapacityPlan& plan) {
 }
 
 std::string notes(const CapacityPlan& plan) {
+  constexpr std::uint64_t kMib = std::uint64_t{1} << 20;
+  const PinnedMemory pinned;
   return fmt::format(
       "Memory is of the rank that needs most, without what driver and libraries take{}.\n"
+      "Of its host's memory a rank with a GPU pins {} MiB for saves at most, {} MiB for a restore, and {} "
+      "MiB "
+      "for local saves if there are any.\n"
       "Times are of rings without load: inner {}; outer {}; {} ranks a node.\n",
-      plan.model.empty() ? ", and without activations" : "", describe(plan.links.inner),
-      describe(plan.links.outer), plan.links.node_ranks);
+      plan.model.empty() ? ", and without activations" : "", pinned.saves / kMib, pinned.restore / kMib,
+      pinned.local_saves / kMib, describe(plan.links.inner), describe(plan.links.outer),
+      plan.links.node_ranks);
 }
 
 core::Result<void> write_page(const CapacityPlan& plan) {
