@@ -4,6 +4,7 @@
 With - the example in PyTorch is left out. TROUPE_LIBRARY and TROUPE_TOOL say where the library and the tool are."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,16 @@ class Launch(unittest.TestCase):
             code, text = run("-m", "troupe.launch", "--standalone", str(script))
             self.assertNotEqual(code, 0)
             self.assertIn("exit code 3", text)
+
+    def test_starts_ranks_that_learn_the_same_without_pytorch(self):
+        line = str(Path(__file__).resolve().parent / "line.py")
+        results = []
+        for count in "12":
+            code, text = run("-m", "troupe.launch", "--standalone", "--nproc-per-node", count, line)
+            self.assertEqual(code, 0, text)
+            results.append(re.search(r"RESULT (\S+)", text)[1])
+        self.assertEqual(results[0], results[1])
+        self.assertAlmostEqual(float(results[0]), 3, delta=0.1)
 
     def test_says_which_tool_is_missing(self):
         code, text = run("-m", "troupe.launch", TROUPE_TOOL="", PATH="/nonexistent")
