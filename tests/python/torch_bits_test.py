@@ -76,8 +76,12 @@ def mostly_frozen():
     return model
 
 
-def narrow():
+def brain_floats():
     return models.llama().to(torch.bfloat16)
+
+
+def half_floats():
+    return models.llama().to(torch.float16)
 
 
 # PyTorch brings a Gloo of its own, which must not come between Troupe and its.
@@ -103,8 +107,9 @@ class Bits(unittest.TestCase):
         for make in (partly_frozen, mostly_frozen):
             self.over_meshes(make, models.sum_of_losses, [("zero1", 2, {}), ("zero3", 2, {})])
 
-    def test_are_those_of_one_rank_in_bf16(self):
-        self.over_meshes(narrow, models.sum_of_losses, [("zero1", 2, {}), ("zero3", 2, {})])
+    def test_are_those_of_one_rank_in_bf16_and_in_f16(self):
+        for make, options in ((brain_floats, {}), (half_floats, {"loss_scaling": "dynamic", "loss_scale": 64.0})):
+            self.over_meshes(make, models.sum_of_losses, [("zero1", 2, {}), ("zero3", 2, {})], **options)
 
     def test_are_those_of_kept_activations_where_they_are_computed_again(self):
         kept = of_all_ranks(1, models.llama, models.sum_of_losses, {"strategy": "ddp"})
