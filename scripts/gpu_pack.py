@@ -20,9 +20,12 @@ ARCHIVE = "programs.tar.xz"
 MOST_BYTES = 50_000_000
 LOADER = "ld-linux-x86-64.so.2"
 PLACEHOLDER = ("/" + "troupe-loader/" * 16)[:200]
-# What a program is called, and the target that makes it.
+# What a program is called, and the target that makes it: for a GPU, and over the emulated runtime (tests/rehearsal).
 TARGETS = {"troupe": "troupe", "troupe-gpt": "gpt", "gpu_tests": "gpu_tests",
            "apps_gpt_gpu_tests": "apps_gpt_gpu_tests"}
+EMULATED = {"troupe": "rehearsal_troupe", "troupe-gpt": "rehearsal_gpt", "gpu_tests": "rehearsal_gpu_tests",
+            "apps_gpt_gpu_tests": "apps_gpt_cuda_tests"}
+EMULATED_NCCL = "libnccl_emulated.so"
 # What drivers, NCCL and cuBLAS may ask for beside what programs do; those of another C library would not do.
 ALSO = ("libdl.so.2", "libpthread.so.0", "librt.so.1", "libutil.so.1", "libresolv.so.2", "libanl.so.1", "libm.so.6",
         "libgcc_s.so.1", "libstdc++.so.6")
@@ -30,13 +33,13 @@ SCRIPTS = ("gpu_check", "gpu_checks.py", "gpu_machine.py", "gpu_rows.py", "gpu_b
            "peers/torch_gpt.py")
 
 
-def build(folder, architectures):
+def build(folder, architectures, targets):
     flags = f"-Wl,--dynamic-linker={PLACEHOLDER},--disable-new-dtags,-rpath,$ORIGIN/../lib"
     configure = ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
                  "-DTROUPE_CUDA=ON", "-DTROUPE_BUILD_BENCHMARKS=OFF", f"-DCMAKE_EXE_LINKER_FLAGS={flags}", "--log-level=WARNING"]
     configure += [f"-DCMAKE_CUDA_ARCHITECTURES={architectures}"] if architectures else []
     subprocess.run([str(word) for word in configure], check=True)
-    subprocess.run(["cmake", "--build", str(folder), "--target", *TARGETS.values()], check=True)
+    subprocess.run(["cmake", "--build", str(folder), "--target", *targets], check=True)
 
 
 def libraries_of(program):
@@ -49,15 +52,18 @@ def libraries_of(program):
     return {name: path for name, path in found.items() if "/" not in name}  # but the loader, which has a path
 
 
-def copy_programs(folder, root):
+def copy_programs(folder, root, emulated):
     (root / "bin").mkdir(parents=True)
     (root / "lib").mkdir()
     places = {}
     for name in TARGETS:
         program = root / "bin" / name
-        shutil.copy(folder / "bin" / name, program)
+        shutil.copy(folder / "bin" / (EMULATED[name] if emulated else name), program)
         places.update(libraries_of(program))
         subprocess.run(["strip", "--strip-all", program], check=True)
+    if emulated:
+        places[EMULATED_NCCL] = str(folder / "bin" / EMULATED_NCCL)
+        places.update(libraries_of(places[EMULATED_NCCL]))
     system = pathlib.Path(places["libc.so.6"]).parent
     for name in ALSO:
         places.setdefault(name, str(system / name))
@@ -75,14 +81,14 @@ def commit():
     return (git("rev-parse", "--short", "HEAD") or "unknown") + (" and changes" if git("status", "--porcelain") else "")
 
 
-def pack(target, folder, architectures):
-    build(folder, architectures)
+def pack(target, folder, architectures, emulated=False):
+    build(folder, architectures, [*EMULATED.values(), "rehearsal_nccl"] if emulated else TARGETS.values())
     root = folder / "pack"
     shutil.rmtree(root, ignore_errors=True)
-    copy_programs(folder, root)
+    copy_programs(folder, root, emulated)
     shutil.copytree(ROOT / "tests/golden/optimizers", root / "tests/golden/optimizers")
     (root / "text.txt").write_text("".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))))
-    manifest = {"commit": commit(), "date": datetime.date.today().isoformat()}
+    manifest = {"commit": commit(), "date": datetime.date.today().isoformat(), "emulated": emulated}
     (root / "manifest.json").write_text(json.dumps(manifest) + "\n")
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)

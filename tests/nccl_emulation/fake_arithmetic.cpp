@@ -1,4 +1,6 @@
 // Reductions as a ring makes them: each chunk begins at another rank, and every hop rounds to the type.
+#include "tests/nccl_emulation/fake_arithmetic.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -7,7 +9,6 @@
 
 #include "core/dtype.hpp"
 #include "core/errors.hpp"
-#include "tests/nccl_emulation/fake_world.hpp"
 
 namespace troupe::gpu {
 namespace {

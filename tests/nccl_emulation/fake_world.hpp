@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "gpu/collective/nccl/calls.hpp"
+#include "tests/nccl_emulation/fake_arithmetic.hpp"
 #include "tests/nccl_emulation/fake_nccl.hpp"
 
 struct ncclComm;
@@ -137,11 +138,6 @@ FakeArrival arrival_of(const FakeKernelPointer& kernel, const NcclCall& call);
 void compare_memory(FakeNcclWorld& world, const std::vector<FakeArrival::Memory>& memory);
 /// Fills the table's functions of memory.
 void add_memory_functions(NcclApi& api, const std::shared_ptr<FakeNcclProcess>& process);
-
-/// The reduction of `inputs`, one per rank, of `count` elements each.
-std::vector<std::byte> reduce_in_ring(NcclDataType type, NcclReduction reduction,
-                                      const std::vector<const std::byte*>& inputs, std::size_t count);
-std::size_t size_of(NcclDataType type);
 
 }  // namespace troupe::gpu
 
