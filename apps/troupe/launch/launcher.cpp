@@ -1,5 +1,6 @@
 #include "apps/troupe/launch/launcher.hpp"
 
+#include <fmt/format.h>
 #include <signal.h>
 
 #include <asio/io_context.hpp>
@@ -8,6 +9,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "actors/world/job_guard.hpp"
 #include "actors/world/loop_clock.hpp"
@@ -21,6 +23,7 @@
 #include "apps/troupe/launch/nodes/secret.hpp"
 #include "apps/troupe/launch/terminal.hpp"
 #include "core/errors.hpp"
+#include "core/hash.hpp"
 #include "core/version.hpp"
 #include "posix/entropy.hpp"
 
@@ -47,6 +50,25 @@ std::set<int> signals_of(const Job& job) {
   return signals;
 }
 
+/// The command, short enough for a first frame however long it is, and still only equal if it is.
+std::vector<std::string> in_short(const std::vector<std::string>& program) {
+  constexpr std::size_t kMostWords = 100;
+  constexpr std::size_t kMostBytes = 200;
+  std::vector<std::string> words;
+  std::string rest;
+  for (const std::string& word : program) {
+    if (words.size() == kMostWords) {
+      rest.append(word).push_back('\0');
+    } else if (word.size() > kMostBytes) {
+      words.push_back(fmt::format("{}... (hash {:016x})", word.substr(0, kMostBytes), core::hash64(word)));
+    } else {
+      words.push_back(word);
+    }
+  }
+  if (!rest.empty()) words.push_back(fmt::format("more words (hash {:016x})", core::hash64(rest)));
+  return words;
+}
+
 Hello introduce(const Job& job) {
   Hello hello;
   hello.version = core::kVersion;
@@ -59,7 +81,7 @@ Hello introduce(const Job& job) {
                     {"--max-restarts", std::to_string(job.options.max_restarts)},
                     {"--term-timeout", std::to_string(job.options.term_timeout_seconds)},
                     {"--restart-backoff", std::to_string(job.options.restart_backoff_seconds)}};
-  hello.program = job.options.program;
+  hello.program = in_short(job.options.program);
   return hello;
 }
 

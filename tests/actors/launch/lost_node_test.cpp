@@ -4,8 +4,10 @@
 #include <chrono>
 #include <csignal>
 #include <variant>
+#include <vector>
 
 #include "actors/launch/node_agent.hpp"
+#include "core/random.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -129,6 +131,87 @@ TEST(LostNode, ASignalEndsTheWaitForIt) {
 
   ASSERT_NE(find_effect<Finish>(end), nullptr);
   EXPECT_EQ(find_effect<Finish>(end)->exit_code, 128 + SIGINT);
+}
+
+/// Four ranks on two nodes, of which one is lost and comes back at any time. Everything follows from the
+/// seed.
+class RandomNodes {
+ public:
+  explicit RandomNodes(std::uint64_t seed)
+      : random_(seed, "nodes"), machine_({.ranks = 4, .nodes = 2, .max_restarts = below(5)}) {
+    perform(machine_.start(now_));
+  }
+
+  void run() {
+    for (int event = 0; event < 3000 && !finished_; ++event) {
+      now_ += milliseconds(below(2000));
+      happen();
+    }
+    EXPECT_TRUE(finished_) << "NA-2: every wait has a deadline";
+    EXPECT_TRUE(machine_.node_ready(1, now_).empty()) << "NA-3";
+    EXPECT_TRUE(machine_.node_lost(1, 2, 2, now_).empty()) << "NA-3";
+  }
+
+ private:
+  int below(int limit) {
+    return static_cast<int>(random_.below(static_cast<std::uint32_t>(limit), draws_++));
+  }
+
+  void happen() {
+    const int dice = below(20);
+    if (dice == 0) {
+      is_ready_ = false;
+      std::erase_if(alive_, [](int rank) { return rank >= 2; });
+      perform(machine_.node_lost(1, 2, 2, now_));
+    } else if (dice < 5 && !is_ready_) {
+      is_ready_ = true;
+      perform(machine_.node_ready(1, now_));
+    } else if (dice == 5 && below(10) == 0) {
+      perform(machine_.signalled(SIGTERM));
+    } else if (dice < 10 && is_armed_) {
+      is_armed_ = false;
+      perform(machine_.deadline(now_));
+    } else if (!alive_.empty()) {
+      const auto at = alive_.begin() + below(static_cast<int>(alive_.size()));
+      const int rank = *at;
+      alive_.erase(at);
+      perform(machine_.exited(rank, {below(2) == 0 ? 0 : kExitFenced, 0}, now_));
+    }
+  }
+
+  void perform(const NodeEffects& effects) {
+    for (const NodeEffect& effect : effects) {
+      EXPECT_FALSE(finished_) << "NA-3: nothing comes after Finish";
+      if (std::holds_alternative<StartGang>(effect)) {
+        EXPECT_TRUE(alive_.empty() && is_ready_) << "NA-1";
+        alive_ = {0, 1, 2, 3};
+      } else if (std::holds_alternative<EndGeneration>(effect)) {
+        is_ready_ = false;  // it is to clear away
+        alive_.clear();
+      } else if (std::holds_alternative<Finish>(effect)) {
+        finished_ = true;
+      }
+      if (std::holds_alternative<ArmDeadline>(effect)) is_armed_ = true;
+      if (std::holds_alternative<CancelDeadline>(effect)) is_armed_ = false;
+    }
+    EXPECT_TRUE(is_armed_ || finished_ || machine_.state() == "watching") << "NA-2, " << machine_.state();
+  }
+
+  core::CounterRandom random_;
+  std::uint64_t draws_ = 0;
+  NodeAgentMachine machine_;
+  std::vector<int> alive_;
+  bool is_ready_ = true;
+  bool is_armed_ = false;
+  bool finished_ = false;
+  std::chrono::nanoseconds now_{};
+};
+
+TEST(LostNode, MayBeLostAndComeBackAtAnyTime) {
+  for (std::uint64_t seed = 0; seed < 5000 && !::testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    RandomNodes(seed).run();
+  }
 }
 
 }  // namespace

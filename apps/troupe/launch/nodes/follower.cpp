@@ -23,6 +23,14 @@ namespace {
 constexpr seconds kLongestGrace{5};
 constexpr int kNoGeneration = -1;
 
+/// A rank may write lines without an end; a frame has one.
+std::string cut(std::string text) {
+  constexpr std::size_t kMostBytes = 4096;
+  if (text.size() <= kMostBytes) return text;
+  text.resize(kMostBytes);
+  return text + "...";
+}
+
 }  // namespace
 
 Follower::Follower(Job& job, asio::io_context& loop, actors::Clock& clock, actors::Processes& processes,
@@ -118,10 +126,10 @@ void Follower::on(const Begin& message) {
 
 void Follower::exited(int rank, ExitStatus status) {
   running_[static_cast<std::size_t>(rank)] = false;
-  const auto report =
-      local_.report(rank, {job_.place.first_rank + rank, generation_, {}, status, clock_.now()});
+  auto report = local_.report(rank, {job_.place.first_rank + rank, generation_, {}, status, clock_.now()});
   if (state_ == State::following) {
-    link_->send(Exited{generation_, rank, status.code, status.signal, report.pid, report.error_message,
+    for (std::string& line : report.last_error_lines) line = cut(std::move(line));
+    link_->send(Exited{generation_, rank, status.code, status.signal, report.pid, cut(report.error_message),
                        report.meaning, report.last_error_lines});
   } else if (state_ == State::cut_off && std::ranges::count(running_, true) == 0) {
     // Not here: this is called by what it destroys.

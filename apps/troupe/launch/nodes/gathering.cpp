@@ -22,6 +22,9 @@ void Leader::start(Lobby& lobby, const actors::JobToken& secret, Hello own) {
       secret,
       [this](std::shared_ptr<NodeLink> link, Hello hello) {
         if (is_over_) return refuse(link, "the job is over", false);
+        if (!hello.job.empty() && hello.job != job_.id) {
+          return refuse(link, fmt::format("here is another job, {}", job_.id), false);
+        }
         agent_ ? take_back(link, std::move(hello)) : take_in(link, std::move(hello));
       },
       [this](const std::string& line) { terminal_.say(line); });
@@ -115,9 +118,6 @@ void Leader::attach(int node, const std::shared_ptr<NodeLink>& link) {
 
 /// A launcher that comes while the job runs: one that was lost, or one in its place.
 void Leader::take_back(const std::shared_ptr<NodeLink>& link, Hello hello) {
-  if (!hello.job.empty() && hello.job != job_.id) {
-    return refuse(link, fmt::format("here is another job, {}", job_.id), false);
-  }
   int node = hello.node;
   for (int each = 1; node < 0 && each < job_.place.nodes; ++each) {
     if (!nodes_[static_cast<std::size_t>(each)].link) node = each;

@@ -247,8 +247,10 @@ void Leader::finished(int exit_code) {
     last_line_ = fmt::format("job {} ends with exit code {}: {}", job_.id, exit_code, agent.verdict());
   }
   if (is_alone()) return loop_.stop();
-  tell_all(
-      JobOver{exit_code, last_line_, to_json(job_, {exit_code, agent.verdict(), agent.restarts(), report_})});
+  std::string report = to_json(job_, {exit_code, agent.verdict(), agent.restarts(), report_});
+  // Of a job with very many ranks it is on node 0 only.
+  if (report.size() > actors::SealedFrames::kMostBytes / 4) report.clear();
+  tell_all(JobOver{exit_code, last_line_, report});
   close_links();
 }
 

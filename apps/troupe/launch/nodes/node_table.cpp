@@ -14,9 +14,10 @@ namespace troupe::apps {
 
 using core::Errc;
 using core::Result;
-using Member = NodeTable::Member;
 
 namespace {
+
+constexpr int kMostRanksOfNode = 1 << 16;
 
 /// In these all launchers must agree, since each acts on them alone. Of the others node 0's count.
 constexpr const char* kDecisive[] = {"--nnodes", "--rdzv-id"};
@@ -40,7 +41,7 @@ std::string difference_of_commands(const Hello& own, const Hello& other) {
 
 }  // namespace
 
-std::string name_of(const Member& member) {
+std::string name_of(const NodeTable::Member& member) {
   return member.node < 0 ? member.hello.host : fmt::format("{} (node {})", member.hello.host, member.node);
 }
 
@@ -59,6 +60,10 @@ Result<void> NodeTable::check(const Hello& hello, const std::string& address) co
     if (value_of(hello, flag) == value_of(own.hello, flag)) continue;
     return core::fail(Errc::mismatch, "{} was started with {} {}, and {} with {} {}; give all the same",
                       hello.host, flag, value_of(hello, flag), name_of(own), flag, value_of(own.hello, flag));
+  }
+  if (hello.ranks < 1 || hello.ranks > kMostRanksOfNode) {
+    return core::fail(Errc::invalid_argument, "{} has {} ranks; a node has 1 to {}", hello.host, hello.ranks,
+                      kMostRanksOfNode);
   }
   if (hello.node >= nodes_) {
     return core::fail(Errc::invalid_argument, "--node-rank {} of {}: {} nodes have node ranks 0 to {}",
