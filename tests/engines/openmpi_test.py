@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 import hosts
-from engine import Engine
+from engine import BIN, Engine
 
 HERE = os.uname().nodename
 
