@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python" / "src"))
 
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 120
 
 
 class Failed(Exception):
