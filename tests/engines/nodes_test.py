@@ -53,6 +53,7 @@ class Faults(Engine):
     for _name in [name for name in dir(Engine) if name.startswith("test_")]:
         locals()[_name] = None
     seed = int(os.environ.get("NODES_SEED", "1"))
+    rounds = int(os.environ.get("NODES_ROUNDS", "1"))  # of all faults, each at another moment
 
     def environment(self):
         return {"HOME": str(self.path)}
@@ -131,8 +132,7 @@ class Faults(Engine):
     def test_faults_at_random_moments_change_no_bit(self):
         self.train("undisturbed")
         self.assertEqual(self.finish_both(), {"n1": 0, "n2": 0}, self.output("n1"))
-        for number, fault in enumerate((self.kill_rank, self.kill_launcher, self.cut_link, self.kill_rank,
-                                        self.kill_launcher)):
+        for number, fault in enumerate((self.kill_rank, self.kill_launcher, self.cut_link) * self.rounds):
             name = f"run{number}"
             with self.subTest(fault=fault.__name__, seed=self.seed):
                 self.train(name, "--max-restarts", "3")
