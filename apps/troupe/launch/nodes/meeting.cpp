@@ -28,12 +28,12 @@ constexpr int kStaticPort = 29500;
 
 /// What --nnodes says.
 Result<int> parse_nodes(const std::string& text) {
-  constexpr core::Bounds<int> kCount{1, 1 << 20};
+  constexpr core::Bounds<int> kNodes{1, 1 << 20};
   const std::size_t colon = text.find(':');
-  const auto least = core::parse_number<int>(std::string_view(text).substr(0, colon), kCount);
+  const auto least = core::parse_number<int>(std::string_view(text).substr(0, colon), kNodes);
   const auto most = colon == std::string::npos
                         ? least
-                        : core::parse_number<int>(std::string_view(text).substr(colon + 1), kCount);
+                        : core::parse_number<int>(std::string_view(text).substr(colon + 1), kNodes);
   if (!least || !most || *most < *least) {
     return core::fail(Errc::invalid_argument, "--nnodes: expected N or MIN:MAX, found {}",
                       core::quoted_excerpt(text));
