@@ -7,6 +7,7 @@
 #include <new>
 #include <system_error>
 
+#include "posix/program_end.hpp"
 #include "posix/standard_streams.hpp"
 
 namespace troupe::apps {
@@ -22,20 +23,17 @@ std::string command_of(const CLI::App& app) {
 }  // namespace
 
 int run_program(const char* program, int failed, const std::function<int()>& body) {
+  const posix::NamedProgram named(program, failed);
   int code = failed;
   std::string why;
   try {
     code = body();
-  } catch (const std::bad_alloc&) {
-    // There may be no memory to format a message.
-    for (const char* part :
-         {program, ": there is no memory left for this; give it more (ulimit -v), or ask for less\n"})
-      std::fputs(part, stderr);
-    return failed;
+  } catch (const std::bad_alloc&) {  // of a library that has its own way to find memory
+    posix::end_program(posix::kNoMemory);
   } catch (const std::system_error& error) {
     // Of fmt::print, or of a thread that could not be started.
     why = std::ferror(stdout) != 0 ? "cannot write to standard output: " + error.code().message()
-                                   : error.what();
+                                   : fmt::format("{}{}", error.what(), posix::advice_for(error.code()));
   }
   if (const auto written = posix::flush_standard_output(); !written && why.empty())
     why = written.error().message;

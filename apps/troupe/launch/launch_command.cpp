@@ -8,6 +8,7 @@
 #include "apps/troupe/launch/job.hpp"
 #include "apps/troupe/launch/launcher.hpp"
 #include "apps/troupe/launch/options.hpp"
+#include "posix/program_end.hpp"
 
 namespace troupe::apps {
 
@@ -26,6 +27,7 @@ void add_launch_command(CLI::App& troupe, int& exit_code) {
 }
 
 int run_launch(std::span<const std::string> arguments) {
+  const posix::NamedProgram named("troupe launch", 1);
   auto options = parse_launch_options(arguments);
   if (!options) return refuse(options.error(), kUsageError);
   if (!*options) return 0;
