@@ -1,9 +1,7 @@
 #include "apps/gpt/data.hpp"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -29,14 +27,6 @@ namespace {
 // The maximum number of sequences in a microbatch (model.cpp allows fewer): places in the stream of random
 // numbers.
 constexpr std::uint64_t kMostSequences = 1 << 24;
-
-// A descriptor that closes itself; the map outlives it.
-struct File {
-  int descriptor;
-  ~File() {
-    if (descriptor >= 0) ::close(descriptor);
-  }
-};
 
 std::size_t training_part(std::size_t tokens) {
   return tokens - tokens / 20;
@@ -71,32 +61,63 @@ std::size_t TokenText::starts(std::size_t length) const {
   return size() > length ? size() - length : 0;
 }
 
-void Corpus::Unmap::operator()(const std::uint8_t* text) const {
-  ::munmap(const_cast<std::uint8_t*>(text), bytes);
-}
-
 Result<Corpus::Map> Corpus::map_file(const std::string& path) {
-  const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.descriptor < 0) {
+  posix::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.is_open()) {
     return fail(Errc::not_found, "cannot open the text {}: {}; scripts/fetch_text writes one", path,
                 std::strerror(errno));
   }
   struct stat status = {};
-  if (::fstat(file.descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     return fail(Errc::invalid_argument, "the text {} must be a regular file", path);
   }
-  const auto bytes = static_cast<std::size_t>(status.st_size);
-  if (bytes == 0) return fail(Errc::invalid_argument, "the text {} is empty", path);
-  void* map = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.descriptor, 0);
-  if (map == MAP_FAILED) return fail(Errc::io, "cannot map the text {}: {}", path, std::strerror(errno));
-  Map text{static_cast<const std::uint8_t*>(map), Unmap{bytes}};
-  const auto beginning = std::span(text.get(), std::min(bytes, core::kPointerBytes));
-  TRY(core::check_is_no_pointer(std::as_bytes(beginning), path));
-  return text;
+  if (status.st_size == 0) return fail(Errc::invalid_argument, "the text {} is empty", path);
+  auto bytes = TRY(posix::MappedFile::open(file, "the text " + path));
+  TRY(core::check_is_no_pointer(bytes.bytes().first(std::min(bytes.bytes().size(), core::kPointerBytes)),
+                                path));
+  const auto hash = core::hash64(bytes.bytes());
+  return Map{path, std::move(file), std::move(bytes), hash, status.st_mtim};
+}
+
+std::span<const std::uint8_t> Corpus::Map::text() const {
+  return {reinterpret_cast<const std::uint8_t*>(bytes.bytes().data()), bytes.bytes().size()};
+}
+
+Result<void> Corpus::Map::check_unchanged() const {
+  struct stat status = {};
+  if (::fstat(file.get(), &status) != 0)
+    return fail(Errc::io, "cannot look at the text {}: {}", path, std::strerror(errno));
+  const auto size = static_cast<std::size_t>(status.st_size);
+  if (size < bytes.bytes().size())
+    return fail(Errc::io,
+                "the text {} became shorter while it was read: it had {} bytes and has {}; start again when "
+                "nobody writes to it",
+                path, bytes.bytes().size(), size);
+  const auto now = status.st_mtim;
+  if (now.tv_sec == written.tv_sec && now.tv_nsec == written.tv_nsec) return {};
+  // Somebody may have appended to it, or only touched it.
+  if (core::hash64(bytes.bytes()) != hash)
+    return fail(Errc::io,
+                "the text {} was overwritten while it was read; start again when nobody writes to it", path);
+  written = now;
+  return {};
+}
+
+Corpus::Corpus(Tokens text, std::size_t training_tokens)
+    : text_(std::move(text)), training_tokens_(training_tokens) {
+  const std::uint64_t parts[] = {text_.row, training_tokens_};
+  const auto shape = core::hash64(std::as_bytes(std::span(parts)));
+  hash_ = core::hash64(text_.map ? text_.map->bytes.bytes() : std::as_bytes(std::span(text_.tokens)), shape);
+}
+
+Result<void> Corpus::check_unchanged() const {
+  if (text_.map) TRY(text_.map->check_unchanged());
+  if (evaluation_ && evaluation_->map) TRY(evaluation_->map->check_unchanged());
+  return {};
 }
 
 TokenText Corpus::Tokens::part(std::size_t first, std::size_t count) const {
-  if (map) return std::span(map.get(), size()).subspan(first, count);
+  if (map) return map->text().subspan(first, count);
   return {std::span(tokens).subspan(first, count), row};
 }
 
@@ -131,7 +152,7 @@ Result<Corpus::Tokens> Corpus::read(const std::string& path, const CorpusFiles& 
   const bool has_documents = path.ends_with(".jsonl");
   if (codec.unreadable() && !has_documents) return tl::unexpected(*codec.unreadable());
   auto map = TRY(map_file(path));
-  const std::string_view text(reinterpret_cast<const char*>(map.get()), map.get_deleter().bytes);
+  const std::string_view text(reinterpret_cast<const char*>(map.text().data()), map.text().size());
   if (has_documents) {
     auto documents = read_documents(text, codec, files.vocabulary);
     if (!documents) return fail(documents.error().code, "{}: {}", path, documents.error().message);
@@ -139,6 +160,7 @@ Result<Corpus::Tokens> Corpus::read(const std::string& path, const CorpusFiles& 
     const bool is_known = end >= 0 && static_cast<std::size_t>(end) < files.vocabulary;
     read.tokens = pack_documents(*documents, files.context + 1, is_known ? end : 0);
     read.row = files.context + 1;
+    TRY(map.check_unchanged());
   } else if (codec.is_bytes()) {
     TRY(check_bytes(text, files.vocabulary, path));
     read.map = std::move(map);
@@ -148,6 +170,7 @@ Result<Corpus::Tokens> Corpus::read(const std::string& path, const CorpusFiles& 
     const auto known = check_tokens(*tokens, files.vocabulary, codec);
     if (!known) return fail(known.error().code, "{}: {}", path, known.error().message);
     read.tokens = std::move(*tokens);
+    TRY(map.check_unchanged());
   }
   return read;
 }
@@ -178,13 +201,6 @@ TokenText Corpus::training() const {
 TokenText Corpus::evaluation() const {
   if (evaluation_) return evaluation_->part(0, evaluation_->size());
   return text_.part(training_tokens_, text_.size() - training_tokens_);
-}
-
-std::uint64_t Corpus::hash() const {
-  const std::uint64_t parts[] = {text_.row, training_tokens_};
-  const auto shape = core::hash64(std::as_bytes(std::span(parts)));
-  if (!text_.map) return core::hash64(std::as_bytes(std::span(text_.tokens)), shape);
-  return core::hash64({reinterpret_cast<const std::byte*>(text_.map.get()), text_.size()}, shape);
 }
 
 std::size_t sequences_in_order(const TokenText& text, std::size_t length) {

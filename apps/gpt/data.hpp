@@ -1,8 +1,9 @@
 #pragma once
 
+#include <time.h>
+
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +14,8 @@
 #include "apps/gpt/text/text_codec.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
+#include "posix/descriptor.hpp"
+#include "posix/mapped_file.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -64,27 +67,35 @@ class Corpus {
   TokenText training() const;
   TokenText evaluation() const;
   /// Of the text that is trained on and where its parts begin: equal for equal data, wherever the file is.
-  std::uint64_t hash() const;
+  std::uint64_t hash() const { return hash_; }
+  /// Errc::io names a mapped file that has other bytes than at open(), or fewer. Called after a batch was
+  /// filled, before anything depends on it.
+  core::Result<void> check_unchanged() const;
 
  private:
-  struct Unmap {
-    std::size_t bytes = 0;
-    void operator()(const std::uint8_t* text) const;
+  /// A mapped file, and how to see that somebody wrote to it.
+  struct Map {
+    std::string path;
+    posix::Descriptor file;
+    posix::MappedFile bytes;
+    std::uint64_t hash = 0;
+    mutable timespec written = {};  ///< when the hash was last found to be right
+
+    std::span<const std::uint8_t> text() const;
+    core::Result<void> check_unchanged() const;
   };
-  using Map = std::unique_ptr<const std::uint8_t, Unmap>;
 
   /// All of a file.
   struct Tokens {
-    Map map = Map(nullptr, Unmap{});  ///< null: they are not bytes
+    std::optional<Map> map = {};  ///< if they are bytes
     std::vector<std::int32_t> tokens = {};
     std::size_t row = 1;
 
-    std::size_t size() const { return map ? map.get_deleter().bytes : tokens.size(); }
+    std::size_t size() const { return map ? map->bytes.bytes().size() : tokens.size(); }
     TokenText part(std::size_t first, std::size_t count) const;
   };
 
-  Corpus(Tokens text, std::size_t training_tokens)
-      : text_(std::move(text)), training_tokens_(training_tokens) {}
+  Corpus(Tokens text, std::size_t training_tokens);
   static core::Result<Map> map_file(const std::string& path);
   static core::Result<Tokens> read(const std::string& path, const CorpusFiles& files, TextCodec& codec);
   static core::Result<std::size_t> training_tokens(const Tokens& tokens, const std::string& path,
@@ -93,6 +104,7 @@ class Corpus {
   Tokens text_;
   std::optional<Tokens> evaluation_;  ///< empty: the rest of the text
   std::size_t training_tokens_;
+  std::uint64_t hash_;
 };
 
 /// Identifies a microbatch. Equal places have equal text, whichever rank asks.

@@ -147,6 +147,7 @@ Result<actors::StepOutcome> DistributedTrainer::step(std::uint32_t wishes) {
   const auto before = sent_by_groups();
   TRY(session_->begin_step(learning_rate()));
   TRY(model_->play_lanes());
+  TRY(corpus_->check_unchanged());
   auto outcome = TRY(session_->finish_step({}, wishes));
   if (bias_) {
     // In a step that is not committed the tokens count as load, but change no bias.
@@ -290,6 +291,7 @@ Result<std::uint64_t> DistributedTrainer::parameter_hash() {
 Result<std::optional<double>> DistributedTrainer::evaluate(std::size_t batches) {
   TRY(session_->begin_evaluation());
   const auto loss = TRY(model_->evaluate(batches));
+  TRY(corpus_->check_unchanged());
   TRY(session_->end_evaluation());
   return loss;
 }

@@ -66,6 +66,7 @@ Result<StepReport> LocalTrainer::step() {
       targets += batch_.target_count();
     }
   }
+  TRY(corpus_->check_unchanged());
   const double learning_rate = options_.schedule.learning_rate(next_step_);
   if (hooks.loss_rows && targets == 0)
     return StepReport{core::Step{next_step_.value++}, 0, 0, 0, learning_rate};
@@ -86,14 +87,17 @@ Result<std::optional<double>> LocalTrainer::evaluate(std::size_t batches) {
     mean.add(TRY(model_.forward_loss(readable_, batch_.tokens(), batch_.targets(), hooks)));
     mean.count(batch_.target_count());
   }
+  TRY(corpus_->check_unchanged());
   return mean.value();
 }
 
 Result<Perplexity> LocalTrainer::perplexity() {
-  return gpt::perplexity(corpus_->evaluation(), options_.microbatch,
-                         [&](Model::Tokens tokens, Model::Tokens targets) -> Result<double> {
-                           return TRY(model_.forward_loss(readable_, tokens, targets));
-                         });
+  auto measured = TRY(gpt::perplexity(corpus_->evaluation(), options_.microbatch,
+                                      [&](Model::Tokens tokens, Model::Tokens targets) -> Result<double> {
+                                        return TRY(model_.forward_loss(readable_, tokens, targets));
+                                      }));
+  TRY(corpus_->check_unchanged());
+  return measured;
 }
 
 double LocalTrainer::gradient_norm() const {

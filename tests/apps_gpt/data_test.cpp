@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -48,6 +51,73 @@ TEST(Corpus, TooShortForItsContextIsAnErrorThatSaysWhatIsNeeded) {
 TEST(Corpus, ThatIsMissingOrNoFileIsAnError) {
   EXPECT_EQ(Corpus::open("/nonexistent/text", 4).error().code, core::Errc::not_found);
   EXPECT_THAT(Corpus::open("/", 4).error().message, HasSubstr("must be a regular file"));
+}
+
+void overwrite(const TextFile& file, std::size_t place, const std::string& bytes) {
+  std::fstream(file.path(), std::ios::binary | std::ios::in | std::ios::out)
+      .seekp(static_cast<std::streamoff>(place))
+      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+/// As a later write would have it, however coarse the clock of the file system is.
+void let_time_pass(const TextFile& file) {
+  std::filesystem::last_write_time(file.path(),
+                                   std::filesystem::last_write_time(file.path()) + std::chrono::seconds(1));
+}
+
+TEST(Corpus, KnowsThatItsFileBecameShorter) {
+  const TextFile file(some_text(1300));
+  const Corpus corpus = Corpus::open(file.path(), 8).value();
+  ASSERT_TRUE(corpus.check_unchanged());
+
+  std::filesystem::resize_file(file.path(), 1299);
+
+  const auto refused = corpus.check_unchanged();
+  EXPECT_EQ(refused.error().code, core::Errc::io);
+  EXPECT_THAT(refused.error().message,
+              HasSubstr("the text " + file.path() +
+                        " became shorter while it was read: it had 1300 bytes and has 1299"));
+}
+
+TEST(Corpus, KnowsThatItsFileWasOverwritten) {
+  const TextFile file(some_text(1300));
+  const Corpus corpus = Corpus::open(file.path(), 8).value();
+
+  overwrite(file, 1299, "Z");
+  let_time_pass(file);
+
+  EXPECT_THAT(corpus.check_unchanged().error().message, HasSubstr("was overwritten while it was read"));
+}
+
+TEST(Corpus, MayBeTouchedAppendedToReplacedAndRemoved) {
+  const TextFile file(some_text(1300));
+  const Corpus corpus = Corpus::open(file.path(), 8).value();
+
+  let_time_pass(file);
+  EXPECT_TRUE(corpus.check_unchanged());
+  overwrite(file, 1300, "more");
+  let_time_pass(file);
+  EXPECT_TRUE(corpus.check_unchanged());
+  const TextFile other("other", "_other");
+  std::filesystem::rename(other.path(), file.path());
+  EXPECT_TRUE(corpus.check_unchanged());
+  std::filesystem::remove(file.path());
+  EXPECT_TRUE(corpus.check_unchanged());
+  EXPECT_EQ(corpus.training().token(0), some_text(1)[0]);
+}
+
+TEST(Corpus, KnowsThatItsEvaluationTextWasCut) {
+  const TextFile text(some_text(1300)), evaluation(some_text(1000), "_evaluation");
+  TextCodec codec;
+  const Corpus corpus =
+      Corpus::open({.text = text.path(), .evaluation = evaluation.path(), .context = 8, .vocabulary = 256},
+                   codec)
+          .value();
+  ASSERT_TRUE(corpus.check_unchanged());
+
+  std::filesystem::resize_file(evaluation.path(), 0);
+
+  EXPECT_THAT(corpus.check_unchanged().error().message, HasSubstr(evaluation.path()));
 }
 
 TEST(Corpus, ThatIsAPointerOfGitLfsIsCalledThat) {

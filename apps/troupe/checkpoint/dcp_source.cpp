@@ -10,7 +10,6 @@
 
 #include "actors/planes/checkpoint/directory.hpp"
 #include "apps/troupe/checkpoint/dcp_values.hpp"
-#include "apps/troupe/checkpoint/mapped_file.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "core/errors.hpp"
 #include "core/interop/dcp_metadata.hpp"

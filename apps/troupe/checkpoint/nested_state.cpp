@@ -73,11 +73,15 @@ Result<NestedState> NestedState::open(SourceForm form, const std::string& path, 
 }
 
 Result<std::uint32_t> NestedState::add_file(const std::string& name) {
-  files_.push_back(TRY(MappedFile::open(*storage_, name)));
+  files_.push_back(TRY(open_file(name)));
   const auto bytes = files_.back().bytes().size();
   file_bytes_ += bytes;
   source_.manifest.files.push_back({name, bytes, 0, 0});
   return static_cast<std::uint32_t>(files_.size() - 1);
+}
+
+Result<posix::MappedFile> NestedState::open_file(const std::string& name) const {
+  return posix::MappedFile::open(TRY(storage_->open_file(name)), name);
 }
 
 Result<bool> NestedState::has_file(const std::string& name) const {

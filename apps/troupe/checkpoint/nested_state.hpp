@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "actors/world/storage/posix.hpp"
-#include "apps/troupe/checkpoint/mapped_file.hpp"
 #include "apps/troupe/checkpoint/source.hpp"
 #include "apps/troupe/checkpoint/strided_files.hpp"
 #include "core/interop/plain_data.hpp"
@@ -44,10 +43,8 @@ class NestedState {
   /// A file of the directory, which may lie in a folder of it. Returns its number among the manifest's.
   core::Result<std::uint32_t> add_file(const std::string& name);
   /// One that has no elements.
-  core::Result<MappedFile> open_file(const std::string& name) const {
-    return MappedFile::open(*storage_, name);
-  }
-  const MappedFile& file(std::uint32_t number) const { return files_[number]; }
+  core::Result<posix::MappedFile> open_file(const std::string& name) const;
+  const posix::MappedFile& file(std::uint32_t number) const { return files_[number]; }
   const std::string& name(std::uint32_t number) const { return source_.manifest.files[number].name; }
   core::Result<bool> has_file(const std::string& name) const;
   core::Result<std::uint64_t> size_of(const std::string& name) const;
@@ -82,7 +79,7 @@ class NestedState {
   Source source_;
   actors::PosixStorage* storage_;  ///< of the source, like the next one
   StridedFiles* strided_;
-  std::vector<MappedFile> files_;               ///< as the manifest's first ones
+  std::vector<posix::MappedFile> files_;        ///< as the manifest's first ones
   std::map<std::uint32_t, std::string> apart_;  ///< names of files of strided elements, by the real file
   std::uint64_t repeated_ = 0;                  ///< bytes of elements that repeat stored ones
   std::uint64_t file_bytes_ = 0;

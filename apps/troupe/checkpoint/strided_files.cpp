@@ -59,7 +59,7 @@ std::uint64_t StridedFiles::size_of(const std::string& name) const {
   return found->second.back().begin + found->second.back().elements.bytes();
 }
 
-void StridedFiles::keep(std::vector<MappedFile> files) {
+void StridedFiles::keep(std::vector<posix::MappedFile> files) {
   std::move(files.begin(), files.end(), std::back_inserter(kept_));
 }
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "actors/world/storage.hpp"
-#include "apps/troupe/checkpoint/mapped_file.hpp"
 #include "core/boxes/box.hpp"
 #include "core/result.hpp"
+#include "posix/mapped_file.hpp"
 
 namespace troupe::apps {
 
@@ -36,7 +36,7 @@ class StridedFiles final : public actors::Storage {
   /// it. What is `stored` must stay; `keep()` takes the memory for that.
   std::uint64_t append(const std::string& name, StridedElements elements);
   std::uint64_t size_of(const std::string& name) const;
-  void keep(std::vector<MappedFile> files);
+  void keep(std::vector<posix::MappedFile> files);
 
   core::Result<std::unique_ptr<actors::WritableFile>> create(std::string_view path) override;
   core::Result<std::vector<std::byte>> read(std::string_view path, std::uint64_t offset,
@@ -58,7 +58,7 @@ class StridedFiles final : public actors::Storage {
   using Parts = std::vector<Part>;
 
   std::unique_ptr<actors::Storage> real_;
-  std::vector<MappedFile> kept_;
+  std::vector<posix::MappedFile> kept_;
   std::map<std::string, Parts, std::less<>> files_;
 };
 

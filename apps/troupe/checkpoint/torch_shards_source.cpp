@@ -15,12 +15,12 @@
 #include <vector>
 
 #include "actors/world/storage/posix.hpp"
-#include "apps/troupe/checkpoint/mapped_file.hpp"
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "apps/troupe/checkpoint/strided_files.hpp"
 #include "core/errors.hpp"
 #include "core/interop/plain_data.hpp"
 #include "core/interop/torch_shards.hpp"
+#include "posix/mapped_file.hpp"
 
 namespace troupe::apps {
 
@@ -156,7 +156,7 @@ class ShardsReader {
     RankFiles files;
     for (int rank = 0; rank < world_; ++rank) {
       const auto name = file_name(kind, world_, rank);
-      files_.push_back(TRY(MappedFile::open(storage_, name)));
+      files_.push_back(TRY(posix::MappedFile::open(TRY(storage_.open_file(name)), name)));
       const auto bytes = files_.back().bytes();
       auto archive = core::TorchArchive::open(bytes);
       if (!archive) return core::fail(archive.error().code, "{}: {}", name, archive.error().message);
@@ -281,7 +281,7 @@ class ShardsReader {
   bool check_;
   int world_ = 0;
   std::vector<std::string> names_;
-  std::vector<MappedFile> files_;  ///< as the manifest's
+  std::vector<posix::MappedFile> files_;  ///< as the manifest's
 };
 
 }  // namespace
