@@ -7,7 +7,6 @@
 #include "posix/standard_streams.hpp"
 
 int main(int argc, char** argv) {
-  troupe::posix::ignore_early_signals();
   troupe::posix::open_missing_standard_streams();
   const int code = troupe::apps::gpt::run_command(argc, argv);
   if (code == 0) return 0;

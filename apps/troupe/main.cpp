@@ -3,7 +3,6 @@
 #include "posix/standard_streams.hpp"
 
 int main(int argc, char** argv) {
-  troupe::posix::ignore_early_signals();
   troupe::posix::open_missing_standard_streams();
   return troupe::apps::run_troupe(argc, argv);
 }
