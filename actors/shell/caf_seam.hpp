@@ -21,6 +21,7 @@
 #include "actors/shell/scheduler_policy.hpp"
 #include "actors/shell/subscribers.hpp"
 #include "messages/envelope.hpp"
+#include "posix/countdown.hpp"
 
 #if TROUPE_CAF_VERSION < 10000
 #include <caf/scheduler/test_coordinator.hpp>
@@ -40,6 +41,7 @@ struct Posted {
 struct TimerFired {
   TimerId id = 0;
   std::uint64_t generation = 0;
+  posix::Countdown left{std::chrono::nanoseconds::zero()};
 };
 struct Start {};
 /// Collects the answers to "who waits for whom".
@@ -124,6 +126,11 @@ void tell(const caf::actor& to, Message message) {
 #else
   caf::anon_mail(std::move(message)).send(to);
 #endif
+}
+
+/// By the clock that delays are measured by.
+inline posix::Countdown::Clock::time_point time_of(caf::event_based_actor* self) {
+  return self->clock().now();
 }
 
 /// Sends a message to itself after a delay.

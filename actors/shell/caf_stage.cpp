@@ -37,7 +37,7 @@ class RoleActor final : public caf::event_based_actor, private EffectSink {
   caf::behavior make_behavior() override {
     return {
         [this](const caf_messages::Posted& posted) { host_.receive(posted.envelope, posted.past); },
-        [this](caf_messages::TimerFired fired) { host_.timer(fired.id, fired.generation); },
+        [this](const caf_messages::TimerFired& fired) { wait_on(fired); },
         [this](caf_messages::Start) { host_.start(); },
         [this](const caf_messages::ReportWanted& wanted) { wanted.collector->add(host_.report()); },
     };
@@ -50,7 +50,17 @@ class RoleActor final : public caf::event_based_actor, private EffectSink {
  private:
   void post(Envelope envelope) override { stage_->post(std::move(envelope)); }
   void arm(TimerId id, std::uint64_t generation, std::chrono::nanoseconds after) override {
-    tell_self_after(this, after, caf_messages::TimerFired{id, generation});
+    armed_[id] = generation;
+    wait_on({id, generation, posix::Countdown(after, time_of(this))});
+  }
+  /// In pieces, since the time in which the process is stopped does not count.
+  void wait_on(caf_messages::TimerFired timer) {
+    if (armed_[timer.id] != timer.generation) return;
+    const auto wait = timer.left.next_wait(time_of(this));
+    if (wait > std::chrono::nanoseconds::zero())
+      tell_self_after(this, wait, timer);
+    else
+      host_.timer(timer.id, timer.generation);
   }
   void perform(const messages::Address& self, const Work& work) override { options_->perform(self, work); }
 
@@ -58,6 +68,7 @@ class RoleActor final : public caf::event_based_actor, private EffectSink {
   CafStage* stage_;
   const CafStageOptions* options_;
   RoleHost host_;
+  std::map<TimerId, std::uint64_t> armed_;  ///< the generation that was armed last
 };
 
 /// What subscribers are told about an envelope. What is sent to several roles counts once, as sent to the

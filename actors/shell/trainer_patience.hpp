@@ -5,6 +5,8 @@
 #include <functional>
 #include <mutex>
 
+#include "posix/countdown.hpp"
+
 namespace troupe::actors {
 
 /// How the trainer's own thread waits for messages: really, or by yielding to the simulator.
@@ -18,12 +20,12 @@ class TrainerPatience {
   virtual void wake() = 0;
 };
 
-/// Waits on a condition variable.
+/// Waits on a condition variable. The time in which the process is stopped does not count.
 class ThreadPatience final : public TrainerPatience {
  public:
   bool wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
             std::chrono::nanoseconds deadline) override {
-    return changed_.wait_for(lock, deadline, ready);
+    return posix::wait_while_running(changed_, lock, deadline, ready);
   }
   void wake() override { changed_.notify_all(); }
 

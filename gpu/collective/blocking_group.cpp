@@ -43,7 +43,7 @@ class BlockingGroup final : public Group {
       const OperationDeadline deadline(fmt::format("{} {}", name_of(operation.kind), ticket),
                                        operation.deadline);
       Turnstile& turnstile = turnstiles.of(operation);
-      if (!turnstile.wait(ticket, deadline.give_up, [this] { return member->failure().has_value(); })) {
+      if (!turnstile.wait(ticket, deadline, [this] { return member->failure().has_value(); })) {
         const GroupOptions& group = member->group();
         return tl::unexpected(member->fail(
             {core::Errc::timeout, fmt::format("group '{}': {}: an earlier operation of rank {} has "

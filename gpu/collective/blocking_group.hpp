@@ -8,6 +8,7 @@
 
 #include "core/result.hpp"
 #include "gpu/collective/group.hpp"
+#include "posix/countdown.hpp"
 
 namespace troupe::gpu {
 
@@ -15,16 +16,18 @@ namespace troupe::gpu {
 struct OperationDeadline {
   /// `limit` from now.
   OperationDeadline(std::string operation, std::chrono::nanoseconds limit)
-      : what(std::move(operation)), give_up(std::chrono::steady_clock::now() + limit), limit_(limit) {}
+      : what(std::move(operation)), limit_(limit), countdown_(limit) {}
 
   /// "all_reduce 17 did not end within 50 ms".
   std::string passed() const;
+  /// What is left of it, at least zero. Whoever waits asks every posix::Countdown::kLook, in one thread.
+  std::chrono::nanoseconds left() const { return countdown_.left(); }
 
   std::string what;  ///< "all_reduce 17"
-  std::chrono::steady_clock::time_point give_up;
 
  private:
   std::chrono::nanoseconds limit_;
+  mutable posix::Countdown countdown_;
 };
 
 /// One member's side of a group whose operations run to completion in the stream's thread. All functions

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "gpu/collective/blocking_group.hpp"
 #include "gpu/collective/group.hpp"
 
 namespace troupe::gpu {
@@ -22,13 +23,12 @@ class Turnstile {
     return taken_++;
   }
 
-  /// Blocks until every earlier ticket has passed. False if `give_up` came first, or if `is_over`, called
+  /// Blocks until every earlier ticket has passed. False if the deadline came first, or if `is_over`, called
   /// every few milliseconds, returns true.
-  bool wait(Ticket ticket, std::chrono::steady_clock::time_point give_up,
-            const std::function<bool()>& is_over) {
+  bool wait(Ticket ticket, const OperationDeadline& deadline, const std::function<bool()>& is_over) {
     std::unique_lock lock(mutex_);
     while (passed_ != ticket) {
-      if (is_over() || std::chrono::steady_clock::now() >= give_up) return false;
+      if (is_over() || deadline.left() == std::chrono::nanoseconds::zero()) return false;
       changed_.wait_for(lock, std::chrono::milliseconds(4));
     }
     return true;

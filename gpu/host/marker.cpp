@@ -1,8 +1,7 @@
 #include "gpu/host/marker.hpp"
 
-#include <algorithm>
-
 #include "core/errors.hpp"
+#include "posix/countdown.hpp"
 
 namespace troupe::gpu {
 
@@ -22,10 +21,8 @@ void Marker::wait() {
 
 bool Marker::wait_for(std::chrono::nanoseconds deadline) {
   if (is_reached()) return true;
-  // Clocks overflow when nanoseconds::max() is added to now; a year is practically forever.
-  const auto bounded = std::min<std::chrono::nanoseconds>(deadline, std::chrono::hours(24 * 365));
   std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, bounded, [this] { return is_reached(); });
+  return posix::wait_while_running(changed_, lock, deadline, [this] { return is_reached(); });
 }
 
 }  // namespace troupe::gpu

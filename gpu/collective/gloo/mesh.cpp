@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -28,6 +29,7 @@
 #include <vector>
 
 #include "core/errors.hpp"
+#include "gpu/collective/gloo/deadline_keeper.hpp"
 #include "gpu/collective/gloo/introduction.hpp"
 #include "gpu/collective/operations.hpp"
 
@@ -36,8 +38,12 @@ namespace troupe::gpu {
 namespace tcp = gloo::transport::tcp;
 
 struct GlooDevice {
+  GlooDevice(std::shared_ptr<tcp::Device> of_gloo, const SocketAddress& here)
+      : device(std::move(of_gloo)), own(here) {}
+
   std::shared_ptr<tcp::Device> device;  // shared with Gloo's contexts
   SocketAddress own;                    ///< where other members reach this one
+  DeadlineKeeper deadlines;             ///< of the transfers of all meshes
 };
 
 namespace {
@@ -45,7 +51,6 @@ namespace {
 using core::Errc;
 using core::Error;
 using posix::Descriptor;
-using Clock = std::chrono::steady_clock;
 using UnboundBuffer = gloo::transport::UnboundBuffer;
 
 // Nothing is ever sent here; see GlooMesh::watch(). Operations use other top bytes.
@@ -131,12 +136,6 @@ std::string without_places(std::string_view text) {
   return std::string(text.empty() ? "it broke" : text);
 }
 
-std::chrono::milliseconds until(Clock::time_point give_up) {
-  // Zero would mean no timeout.
-  return std::max(std::chrono::ceil<std::chrono::milliseconds>(give_up - Clock::now()),
-                  std::chrono::milliseconds(1));
-}
-
 class GlooMesh final : public Mesh {
  public:
   /// `peers`: where each member was reached, for people.
@@ -174,7 +173,8 @@ class GlooMesh final : public Mesh {
   void watch();
   UnboundBuffer* next_watched();
   void break_off_transfers_with(int peer);
-  Error error_of(const OperationDeadline& deadline, int peer, const std::string& text);
+  Error late(const OperationDeadline& deadline, int peer) const;
+  Error lost(const OperationDeadline& deadline, int peer, const std::string& text) const;
 
   const std::shared_ptr<GlooDevice> device_;  // shared with the back-end and its other meshes
   const GroupOptions group_;
@@ -230,8 +230,8 @@ class GlooMesh::Pending {
   }
 
   /// Whether the transfer completed, and was not aborted before. Throws like Gloo.
-  bool wait(Clock::time_point give_up) {
-    if (wait_for(until(give_up))) return true;
+  bool wait() {
+    if (wait_for(kForEver)) return true;
     if (mesh_.failure()) return false;
     // The connection broke, but possibly after the transfer: a peer that has finished may leave. Gloo does
     // not say which, but a second wait for a completed transfer returns immediately.
@@ -256,7 +256,7 @@ class GlooMesh::Pending {
 core::Result<void> GlooMesh::exchange(std::span<const Transfer> receives, std::span<const Transfer> sends,
                                       const OperationDeadline& deadline) {
   std::vector<std::unique_ptr<Pending>> transfers;
-  int peer = index_;
+  std::atomic<int> peer = index_;
   std::string reason = "it was closed";
   const auto post = [&](Direction direction, const Transfer& transfer) {
     if (transfer.bytes == 0) return;
@@ -264,6 +264,7 @@ core::Result<void> GlooMesh::exchange(std::span<const Transfer> receives, std::s
     transfers.push_back(std::make_unique<Pending>(*this, direction, transfer));
     transfers.back()->post(transfer.slot);
   };
+  const DeadlineKeeper::Watch limit(device_->deadlines, deadline.left(), [&] { fail(late(deadline, peer)); });
   try {
     for (const Transfer& transfer : receives) post(Direction::receive, transfer);
     for (const Transfer& transfer : sends) post(Direction::send, transfer);
@@ -271,13 +272,13 @@ core::Result<void> GlooMesh::exchange(std::span<const Transfer> receives, std::s
     bool going_on = !failure().has_value();
     for (std::size_t i = 0; going_on && i < transfers.size(); ++i) {
       peer = transfers[i]->peer();
-      going_on = transfers[i]->wait(deadline.give_up);
+      going_on = transfers[i]->wait();
     }
     if (going_on) return {};
   } catch (const std::exception& error) {
     reason = error.what();
   }
-  const Error error = fail(error_of(deadline, peer, reason));
+  const Error error = fail(lost(deadline, peer, reason));
   // So that members waiting for this one end as well.
   try {
     for (int i = 0; i < context_->size; ++i) {
@@ -345,13 +346,14 @@ void GlooMesh::break_off_transfers_with(int peer) {
   }
 }
 
-Error GlooMesh::error_of(const OperationDeadline& deadline, int peer, const std::string& text) {
+Error GlooMesh::late(const OperationDeadline& deadline, int peer) const {
   const core::Rank rank = group_.members[static_cast<std::size_t>(peer)];
-  // Gloo has one type for all errors; the clock and two words of its message identify a deadline.
-  if (Clock::now() >= deadline.give_up || text.find("Timed out") != std::string::npos) {
-    return {Errc::timeout,
-            fmt::format("group '{}': {}: no sign of rank {}", group_.name, deadline.passed(), rank.value)};
-  }
+  return {Errc::timeout,
+          fmt::format("group '{}': {}: no sign of rank {}", group_.name, deadline.passed(), rank.value)};
+}
+
+Error GlooMesh::lost(const OperationDeadline& deadline, int peer, const std::string& text) const {
+  const core::Rank rank = group_.members[static_cast<std::size_t>(peer)];
   return {
       Errc::peer_lost,
       fmt::format("group '{}': {}: lost the connection to rank {} at {} ({}); abort, and make a new group in "
@@ -377,7 +379,7 @@ core::Result<std::shared_ptr<GlooDevice>> open_gloo_device(const GlooOptions& op
     std::memcpy(&attributes.ai_addr, &nowhere, sizeof nowhere);
     attributes.ai_addrlen = sizeof nowhere;
     attributes.ai_family = AF_INET;
-    return std::make_shared<GlooDevice>(GlooDevice{std::make_shared<tcp::Device>(attributes), own});
+    return std::make_shared<GlooDevice>(std::make_shared<tcp::Device>(attributes), own);
   } catch (const std::exception& error) {
     return core::fail(Errc::unavailable,
                       "gloo: cannot listen on {} '{}': {}; give an address or interface of this machine",

@@ -78,8 +78,8 @@ core::Result<void> Arena::await(SharedWord& word, std::uint32_t target, const Op
     const std::uint32_t seen = word.value.load();
     if (has_reached(seen, target)) return {};
     if (auto error = failure()) return tl::unexpected(*std::move(error));
-    const auto left = deadline.give_up - std::chrono::steady_clock::now();
-    if (left <= std::chrono::nanoseconds::zero()) {
+    const auto left = deadline.left();
+    if (left == std::chrono::nanoseconds::zero()) {
       return tl::unexpected(declare(late(deadline, is_awaited)));
     }
     sleep_while(word, seen, std::min<std::chrono::nanoseconds>(left, kLookAround));

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "core/errors.hpp"
@@ -73,13 +74,13 @@ class Processes {
     std::filesystem::remove_all(directory_);
   }
 
-  /// Blocks until `member` has done `count` more operations.
-  void wait_for_operations(int member, int count) {
+  /// Blocks until `member` has done `count` more operations, or so many after `since`.
+  void wait_for_operations(int member, int count, std::chrono::nanoseconds since = 0ns) {
     while (count > 0) {
       const auto report = read_report();
       if (!report) return;
       CHECK(!report->ended, "all goes well before the fault");
-      if (report->member == member) --count;
+      if (report->member == member && report->time > since) --count;
     }
   }
 
@@ -207,6 +208,19 @@ TEST_P(CollectiveProcesses, AStoppedPeerEndsEverySurvivorAtTheDeadline) {
         ::testing::AnyOf(std::string("timeout"), GetParam() == BackendKind::gloo ? "peer_lost" : "timeout"));
     EXPECT_LT(end.time - stopped, deadline + patience());
   }
+}
+
+TEST_P(CollectiveProcesses, AllStoppedForLongerThanTheDeadlineGoOn) {
+  const auto deadline = 1500ms * tests::patience_factor();
+  Processes processes({.kind = GetParam(), .size = 3, .bytes = 1 << 16, .deadline = deadline});
+  processes.wait_for_operations(1, 3);
+  for (int member = 0; member < 3; ++member) processes.send(member, SIGSTOP);
+  std::this_thread::sleep_for(deadline + 1s);
+
+  std::chrono::nanoseconds went_on{};
+  for (int member = 0; member < 3; ++member) went_on = processes.send(member, SIGCONT);
+
+  for (int member = 0; member < 3; ++member) processes.wait_for_operations(member, 20, went_on);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, CollectiveProcesses,
