@@ -18,6 +18,7 @@
 
 #include "actors/world/signal_watcher.hpp"
 #include "actors/world/thread_limit.hpp"
+#include "actors/world/token_file.hpp"
 #include "actors/world/transport/tcp.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
@@ -105,6 +106,8 @@ void write_line(std::string_view line) {
 
 core::Result<JobToken> token_of(const JobEnvironment& environment, const EngineFacts& facts) {
   if (!environment.token.empty()) return token_from_hex(environment.token);
+  if (const auto file = process_variables()("TROUPE_JOB_TOKEN_FILE"); file && !file->empty())
+    return token_from_file(*file);
   // With torchrun's agent the ranks of one host meet on the loopback interface.
   const bool is_here = is_loopback(environment.control_host) ||
                        (!facts.agent_key.empty() && environment.local_world == environment.world.value);
@@ -112,7 +115,8 @@ core::Result<JobToken> token_of(const JobEnvironment& environment, const EngineF
     return core::fail(
         core::Errc::invalid_argument,
         "the control network is at {}, beyond this host, and TROUPE_JOB_TOKEN is not set; give all "
-        "ranks the same 64 hexadecimal digits in it, for example from `openssl rand -hex 32`",
+        "ranks the same 64 hexadecimal digits in it, for example from `openssl rand -hex 32`, or in "
+        "TROUPE_JOB_TOKEN_FILE the path of a file that all hosts share, which the first rank makes",
         environment.control_host);
   }
   // On one host without a token the job's name has to do: it keeps jobs apart but is not a secret.
