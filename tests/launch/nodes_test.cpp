@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/troupe/launch/ports.hpp"
 #include "core/random.hpp"
 #include "tests/launch/running_nodes.hpp"
 
@@ -60,13 +61,12 @@ TEST(LaunchNodes, RanksAreNumberedByNodesOfAnySizes) {
 }
 
 TEST(LaunchNodes, FindTheirNumbersByThemselvesAndMayDifferInRanks) {
-  const RunningNodes meeting({"true"});
-  const int port = meeting.port() == 65535 ? 1024 : meeting.port() + 1;
+  const int free_port = ReservedPort::any()->number();
   const auto words = [&](const char* ranks) {
     return std::vector<std::string>{"--nnodes",
                                     "2",
                                     "--master-port",
-                                    std::to_string(port),
+                                    std::to_string(free_port),
                                     "--nproc-per-node",
                                     ranks,
                                     "sh",
@@ -241,8 +241,8 @@ TEST(LaunchNodes, LogsAndReportAreOnEachNode) {
 }
 
 TEST(LaunchNodes, AMissingOneIsNamedWhenTheTimeIsUp) {
-  const RunningNodes meeting({"true"});
-  const std::string endpoint = "127.0.0.1:" + std::to_string(meeting.port() - 1);
+  const int free_port = ReservedPort::any()->number();
+  const std::string endpoint = "127.0.0.1:" + std::to_string(free_port);
   const Outcome first = launch({"--nnodes", "3", "--node-rank", "0", "--rdzv-endpoint", endpoint,
                                 "--rdzv-conf", "join_timeout=0.3", "true"});
   const Outcome second = launch({"--nnodes", "3", "--node-rank", "1", "--rdzv-endpoint", endpoint,
@@ -301,8 +301,8 @@ INSTANTIATE_TEST_SUITE_P(Nodes, LaunchMisfit,
                          testing::PrintToStringParamName());
 
 TEST(LaunchNodes, OtherCommandsAndSettingsAreNamed) {
-  const RunningNodes meeting({"true"});
-  const std::string port = std::to_string(meeting.port() + 2);
+  const int free_port = ReservedPort::any()->number();
+  const std::string port = std::to_string(free_port);
   RunningLauncher first({"--nnodes", "2", "--node-rank", "0", "--master-port", port, "echo", "one"});
   RunningLauncher second(
       {"--nnodes", "2", "--node-rank", "1", "--master-port", port, "--max-restarts", "3", "echo", "two"});
