@@ -27,6 +27,8 @@ core::Result<std::unique_ptr<gpu::Group>> GroupMaker::make(gpu::CollectiveBacken
   options.deadline = deadline_;
   if (auto* const ahead = dynamic_cast<gpu::ConnectsAhead*>(&backend))
     ahead->expect(options.name, {expected.begin(), expected.end()});
+  world_.log(Subsystem::collectives)
+      .debug("group {} of {} ranks is made", options.name, options.members.size());
   return backend.create_group(std::move(options));
 }
 

@@ -101,7 +101,8 @@ core::Result<void> Restore::make_room(const std::string& attempt, const RestoreC
   const bool is_whole = newest.transfers.empty();
   const int keep = is_whole ? in_.options.local.keep : std::numeric_limits<int>::max();
   if (auto tidied = tidy_copies(*copies_, *newest.local, keep); !tidied)
-    in_.world.log("what earlier local saves left was not removed: " + tidied.error().message);
+    in_.world.log(Subsystem::replica)
+        .warning("what earlier local saves left was not removed: {}", tidied.error().message);
   return {};
 }
 

@@ -89,7 +89,7 @@ core::Result<std::optional<Restore::Loaded>> Restore::run() {
     return tl::unexpected(is_as_before ? std::move(reason) : in_.abandon(std::move(reason)));
   }
   for (const auto& note : notes_) {
-    if (in_.is_first_rank()) in_.world.log("nothing is restored; " + note);
+    if (in_.is_first_rank()) in_.world.log(Subsystem::checkpoint).warning("nothing is restored; {}", note);
   }
   return std::optional<Loaded>{};
 }
@@ -286,7 +286,8 @@ core::Result<Wanted> Restore::want(const std::string& attempt, const core::Manif
   }
   auto verdict = core::judge_keys(options_.strictness, requests, stored);
   if (verdict.error) return tl::unexpected(*std::move(verdict.error));
-  if (verdict.warning && in_.is_first_rank()) in_.world.log(*verdict.warning);
+  if (verdict.warning && in_.is_first_rank())
+    in_.world.log(Subsystem::checkpoint).say(LogLevel::warning, *verdict.warning);
   const auto self = static_cast<std::size_t>(in_.rank().value);
   const auto& dropped = verdict.dropped[self];
   TRY(check_first_values(dropped));

@@ -61,11 +61,10 @@ std::string read_file(const std::string& path) {
 
 }  // namespace
 
-MeetingPoint::MeetingPoint(const JobEnvironment& environment, std::string agent_key,
-                           std::function<void(std::string_view)> log)
+MeetingPoint::MeetingPoint(const JobEnvironment& environment, std::string agent_key, Logger log)
     : environment_(environment),
       agent_key_(std::move(agent_key)),
-      log_(std::move(log)),
+      log_(log),
       file_(fmt::format("/dev/shm/troupe-{}-{}-{:016x}.address", environment.job, environment.epoch.value,
                         host_identity().id)) {}
 
@@ -109,7 +108,7 @@ Result<void> MeetingPoint::announce(std::uint16_t port) {
   auto told = agent ? (*agent)->set(agent_key_, text, deadline)
                     : Result<void>(tl::unexpected(std::move(agent).error()));
   if (told || !is_one_host()) return told;
-  log_(told.error().message + "; the ranks of this host find each other without it");
+  log_.warning("{}; the ranks of this host find each other without it", told.error().message);
   return {};
 }
 

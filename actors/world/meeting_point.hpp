@@ -2,14 +2,13 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "actors/world/agent_store.hpp"
 #include "actors/world/endpoint.hpp"
 #include "actors/world/environment.hpp"
+#include "actors/world/log.hpp"
 #include "core/result.hpp"
 
 namespace troupe::actors {
@@ -19,10 +18,9 @@ namespace troupe::actors {
 /// store that says nothing does not matter to them. Neither place carries secrets. Calls block.
 class MeetingPoint {
  public:
-  /// `log` receives a line for people when the store cannot be used and need not be.
-  /// The agent is at the environment's control address.
-  MeetingPoint(const JobEnvironment& environment, std::string agent_key,
-               std::function<void(std::string_view)> log);
+  /// `log` is told when the store cannot be used and need not be. The agent is at the environment's control
+  /// address.
+  MeetingPoint(const JobEnvironment& environment, std::string agent_key, Logger log);
   /// Removes what is left of announce().
   ~MeetingPoint();
   MeetingPoint(const MeetingPoint&) = delete;
@@ -45,7 +43,7 @@ class MeetingPoint {
 
   const JobEnvironment environment_;
   const std::string agent_key_;
-  const std::function<void(std::string_view)> log_;
+  const Logger log_;
   const std::string file_;
   std::string announced_host_;
   bool file_is_written_ = false;

@@ -462,7 +462,7 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
   if (!options.output.empty()) TRY(make_folder(options.output));
   const auto beginning = begin_run(*trainer, rank_world, options);
   if (!beginning && is_about_checkpoints(beginning.error())) {
-    rank_world.log(beginning.error().message);
+    rank_world.log(actors::Subsystem::checkpoint).say(actors::LogLevel::error, beginning.error().message);
     return RunEnd::no_checkpoint;
   }
   const auto& [restored, is_own, note] = TRY(beginning);

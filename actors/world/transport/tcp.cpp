@@ -102,9 +102,6 @@ class TcpNetwork::Shell {
   void arm();
   std::chrono::nanoseconds now();
   void opened(core::Result<void> result);
-  void log(std::string_view line) const {
-    if (options_.log) options_.log(line);
-  }
 
   const TcpOptions options_;
   const NetworkHandler handler_;
@@ -156,8 +153,9 @@ core::Result<void> TcpNetwork::Shell::bind() {
   }
   const auto bound = acceptor_.local_endpoint();
   port_ = bound.port();
-  log(fmt::format("the control network listens at {} port {}{}", options_.address, port_,
-                  bound.address().is_loopback() ? "" : ", which other hosts can reach; it is not encrypted"));
+  options_.log.info(
+      "the control network listens at {} port {}{}", options_.address, port_,
+      bound.address().is_loopback() ? "" : ", which other hosts can reach; it is not encrypted");
   return {};
 }
 
@@ -240,7 +238,7 @@ void TcpNetwork::Shell::accept() {
     std::size_t limit = 2 * static_cast<std::size_t>(options_.router.world.value) + 16;
     if (!error && wires_.size() < limit) adopt(std::move(socket));
     if (!error) return accept();
-    log(fmt::format("the control network could not accept a connection: {}", error.message()));
+    options_.log.warning("the control network could not accept a connection: {}", error.message());
     retry_timer_.expires_after(kLastRetry);
     retry_timer_.async_wait([this](std::error_code aborted) {
       if (!aborted) accept();

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "actors/world/endpoint.hpp"
+#include "actors/world/log.hpp"
 #include "actors/world/network.hpp"
 #include "actors/world/transport/router.hpp"
 #include "core/result.hpp"
@@ -31,7 +32,7 @@ struct TcpOptions {
   /// For reaching rank 0, which may start later, and being welcomed.
   std::chrono::nanoseconds connect_deadline = std::chrono::seconds(30);
   std::chrono::nanoseconds close_deadline = std::chrono::seconds(2);
-  std::function<void(std::string_view)> log;  ///< what is bound, who was refused; from the network's thread
+  Logger log;  ///< what is bound, who was refused; from the network's thread
 };
 
 /// The control network over TCP: one thread, "troupe-network", which runs the sockets and calls the handler.

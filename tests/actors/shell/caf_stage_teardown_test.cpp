@@ -14,6 +14,7 @@
 #include "actors/shell/caf_seam.hpp"
 #include "actors/shell/caf_stage.hpp"
 #include "actors/shell/subscribers.hpp"
+#include "tests/actors/world/heard_log.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -102,9 +103,9 @@ caf::behavior ignore_exits(caf::event_based_actor* self) {
 
 TEST(CafStageTeardown, EndsAnActorOfTheTrainerThatIgnoresExits) {
   CafStageOptions options;
-  std::string said;
+  const HeardLog log;
   options.now = [] { return std::chrono::nanoseconds(0); };
-  options.log = [&](std::string_view line) { said = line; };
+  options.log = log.of(Subsystem::actors);
   options.patience = std::chrono::milliseconds(20);
   auto stage = CafStage::create(std::move(options)).value();
   stage->subscribe(stage->system().spawn(ignore_exits));
@@ -112,14 +113,14 @@ TEST(CafStageTeardown, EndsAnActorOfTheTrainerThatIgnoresExits) {
 
   stage.reset();
 
-  EXPECT_EQ(said, "");
+  EXPECT_EQ(log.text(), "");
 }
 
 TEST(CafStageTeardown, LeavesAnActorOfTheTrainerBehindThatDoesNotReturn) {
   CafStageOptions options;
-  std::string said;
+  const HeardLog log;
   options.now = [] { return std::chrono::nanoseconds(0); };
-  options.log = [&](std::string_view line) { said = line; };
+  options.log = log.of(Subsystem::actors);
   options.patience = std::chrono::milliseconds(20);
   Load load;
   // What the actor waits for outlives the test.
@@ -137,7 +138,7 @@ TEST(CafStageTeardown, LeavesAnActorOfTheTrainerBehindThatDoesNotReturn) {
   stage.reset();
 
   EXPECT_EQ(load.living, 0) << "roles have ended";
-  EXPECT_EQ(said, "an actor of the trainer does not end; it is left behind, with the actor system");
+  EXPECT_EQ(log.text(), "an actor of the trainer does not end; it is left behind, with the actor system");
   never.set_value();
 }
 

@@ -21,6 +21,7 @@
 
 #include "actors/world/meeting_point.hpp"
 #include "posix/entropy.hpp"
+#include "tests/actors/world/heard_log.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -211,11 +212,10 @@ class RanksOfTorchrun : public ::testing::TestWithParam<Meeting> {};
 TEST_P(RanksOfTorchrun, FindRank0WhereItListens) {
   FakeAgent agent(GetParam().manner);
   const auto run = "meeting-" + posix::unique_name();
-  std::vector<std::string> lines;
+  const HeardLog log;
   MeetingPoint first(torchrun(0, GetParam().local_world, agent.port(), run), "/troupe/" + run,
-                     [&](std::string_view line) { lines.emplace_back(line); });
-  MeetingPoint second(torchrun(1, GetParam().local_world, agent.port(), run), "/troupe/" + run,
-                      [](std::string_view) {});
+                     log.of(Subsystem::transport));
+  MeetingPoint second(torchrun(1, GetParam().local_world, agent.port(), run), "/troupe/" + run, {});
 
   const auto host = first.host_to_listen_at();
   const auto told = host ? first.announce(4711) : core::Result<void>(tl::unexpected(host.error()));
@@ -228,7 +228,7 @@ TEST_P(RanksOfTorchrun, FindRank0WhereItListens) {
     return;
   }
   EXPECT_EQ(*found, (Endpoint{"127.0.0.1", 4711}));
-  EXPECT_EQ(lines.size(), GetParam().manner == Manner::store ? 0U : 1U);
+  EXPECT_EQ(log.count(), GetParam().manner == Manner::store ? 0U : 1U);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -241,7 +241,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(MeetingPoint, NamesARank0ThatDoesNotCome) {
   FakeAgent agent(Manner::store);
-  MeetingPoint second(torchrun(1, 1, agent.port(), "alone"), "/troupe/alone/0", [](std::string_view) {});
+  MeetingPoint second(torchrun(1, 1, agent.port(), "alone"), "/troupe/alone/0", {});
 
   const auto found = second.find(milliseconds(100));
 

@@ -55,7 +55,6 @@ class CheckpointPlaneOnDisk : public ::testing::Test {
     options.staging = {options.chunk_bytes};
     options.sync = sync;
     options.run_io = [](const std::function<void()>& job) { job(); };
-    options.log = [](const std::string&) {};
     options.post = [&](const messages::Envelope& envelope) {
       if (std::holds_alternative<messages::ChunkStaged>(envelope.body)) staged.set_value();
       if (const auto* end = std::get_if<messages::FilesDurable>(&envelope.body)) durable = *end;

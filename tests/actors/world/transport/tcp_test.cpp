@@ -17,6 +17,7 @@
 #include <asio/write.hpp>
 #include <future>
 
+#include "tests/actors/world/heard_log.hpp"
 #include "tests/actors/world/network_job.hpp"
 
 namespace troupe::actors {
@@ -228,8 +229,8 @@ TEST(TcpNetwork, MeetsAtAName) {
   TcpJob job(2);
   auto hub = job.options(0);
   hub.address = "localhost";
-  std::string logged;
-  hub.log = [&](std::string_view line) { logged += line; };
+  const HeardLog log;
+  hub.log = log.of(Subsystem::transport);
 
   auto network = TcpNetwork::open(hub, [](NetworkEvent) {});
   ASSERT_TRUE(network) << network.error().message;
@@ -239,8 +240,8 @@ TEST(TcpNetwork, MeetsAtAName) {
   auto reached = TcpNetwork::open(spoke, [](NetworkEvent) {});
 
   EXPECT_TRUE(reached) << reached.error().message;
-  EXPECT_THAT(logged, HasSubstr("listens at localhost port"));
-  EXPECT_THAT(logged, Not(HasSubstr("which other hosts can reach")));
+  EXPECT_THAT(log.text(), HasSubstr("listens at localhost port"));
+  EXPECT_THAT(log.text(), Not(HasSubstr("which other hosts can reach")));
 }
 
 TEST(TcpNetwork, SaysThatNobodyKnowsTheNameWhereItIsToListen) {
@@ -285,13 +286,13 @@ TEST(TcpNetwork, SaysThatThePortIsInUse) {
 TEST(TcpNetwork, LogsWhatIsBound) {
   TcpJob job(1);
   auto options = job.options(0);
-  std::string logged;
-  options.log = [&](std::string_view line) { logged += line; };
+  const HeardLog log;
+  options.log = log.of(Subsystem::transport);
 
   auto network = TcpNetwork::open(options, [](NetworkEvent) {});
 
   ASSERT_TRUE(network);
-  EXPECT_EQ(logged, fmt::format("the control network listens at 127.0.0.1 port {}", (*network)->port()));
+  EXPECT_EQ(log.text(), fmt::format("the control network listens at 127.0.0.1 port {}", (*network)->port()));
 }
 
 /// Rank 1 of a job in a process of its own, which does nothing but live. It is forked before this process has
