@@ -62,6 +62,10 @@ void set_own_variables(const Job& job, const Generation& generation, int rank, V
   set("TROUPE_ERROR_FILE", error_file(job, generation.number, rank).string());
   set("TROUPE_FAILURE_FILE", failure_file(job, generation.number).string());
   set("TROUPE_PROGRESS_FILE", progress_file(job).string());
+  const auto& options = job.options;
+  if (!options.log_levels.empty()) set("TROUPE_LOG", options.log_levels);
+  if (options.log_json) set("TROUPE_LOG_JSON", "1");
+  if (options.log_file_mib) set("TROUPE_LOG_FILE_MIB", std::to_string(*options.log_file_mib));
   variables.erase("TROUPE_LOG_DIR");
   if (job.directory_is_temporary) return;
   const fs::path directory = rank_directory(job, generation.number, rank);

@@ -32,6 +32,7 @@ std::filesystem::path rank_directory(const Job& job, int generation, int rank);
 /// | TROUPE_LAUNCHER_ID | mark_of(): unique for each node of a job |
 /// | TROUPE_INSTANCE_ID | unique for each start of a process |
 /// | TROUPE_FENCE_TOKEN | unique for each generation |
+/// | TROUPE_LOG, TROUPE_LOG_JSON, TROUPE_LOG_FILE_MIB | where --log, --log-json, --log-file-mib are given |
 /// | TROUPE_LOG_DIR | the rank's directory of this start; only if logs are kept |
 /// | TROUPE_ERROR_FILE | where a failing rank writes {"message": ...} as torch's tools do |
 /// | TROUPE_FAILURE_FILE | once a rank of this generation has failed, which and how |

@@ -217,6 +217,28 @@ Result<void> make_directory(Job& job) {
   return {};
 }
 
+/// The flags precede the environment, which is the ranks' too. What the launcher says of the job is not left
+/// out with what ranks say, unless its own level asks for that.
+Result<void> resolve_log(Job& job) {
+  const auto& options = job.options;
+  const auto variables = [&](const char* name) -> std::optional<std::string> {
+    const std::string_view asked(name);
+    if (asked == "TROUPE_LOG" && !options.log_levels.empty()) return options.log_levels;
+    if (asked == "TROUPE_LOG_JSON" && options.log_json) return "1";
+    if (asked == "TROUPE_LOG_FILE_MIB" && options.log_file_mib) return std::to_string(*options.log_file_mib);
+    if (asked == "TROUPE_LOG_DIR") return options.log_dir;
+    return actors::process_variables()(name);
+  };
+  auto log = actors::log_options(variables);
+  if (!log && !options.log_levels.empty() && log.error().message.starts_with("TROUPE_LOG: "))
+    return core::fail(log.error().code, "--log: {}", log.error().message.substr(12));
+  job.log = TRY(std::move(log));
+  const auto own = actors::name_of(actors::Subsystem::launch);
+  if (variables("TROUPE_LOG").value_or("").find(fmt::format("{}=", own)) == std::string::npos)
+    job.log.levels.set(actors::Subsystem::launch, actors::LogLevel::info);
+  return {};
+}
+
 std::string safe_name(std::string text) {
   for (char& letter : text) {
     const bool plain = ::isalnum(static_cast<unsigned char>(letter)) != 0 || letter == '-' || letter == '_';
@@ -237,6 +259,7 @@ Result<Job> prepare_job(LaunchOptions options) {
   TRY(resolve_streams(job));
   TRY(resolve_signals(job));
   TRY(resolve_rendezvous(job));
+  TRY(resolve_log(job));
   job.run_id = job.options.rdzv_id;
   if (job.meeting.nodes > 1) return job;
   job.place.world = job.ranks;

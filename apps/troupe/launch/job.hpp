@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/world/log.hpp"
 #include "apps/troupe/launch/nodes/meeting.hpp"
 #include "apps/troupe/launch/options.hpp"
 #include "core/result.hpp"
@@ -40,6 +41,7 @@ struct Job {
   std::set<int> stop_signals;
   std::filesystem::path directory;  ///< of this run; exists
   bool directory_is_temporary = false;
+  actors::LogOptions log;  ///< of the launcher
 };
 
 /// Checks everything that can be wrong before the first process starts, and with one node names the job and

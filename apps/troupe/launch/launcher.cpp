@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "actors/world/job_guard.hpp"
+#include "actors/world/log.hpp"
 #include "actors/world/loop_clock.hpp"
 #include "actors/world/loop_signals.hpp"
 #include "actors/world/own_address.hpp"
@@ -91,10 +92,19 @@ Result<actors::JobGuard> guard_of(const Job& job, fs::path file = {}) {
       {job.id, mark_of(job), job.directory_is_temporary ? job.directory : fs::path(), std::move(file)});
 }
 
+/// A launcher that has yet to learn the job's name has no folder for a file of its own.
+actors::LogOptions log_of(const Job& job) {
+  auto options = job.log;
+  if (!options.file.empty())
+    options.file = job.directory.empty() ? "" : (job.directory / "launcher.log").string();
+  return options;
+}
+
 Result<int> run_alone(Job& job) {
   const actors::JobGuard guard = TRY(guard_of(job));
   asio::io_context loop{1};
   Scene scene(loop);
+  TRY(scene.terminal.log_by(log_of(job)));
   Leader leader(job, loop, scene.clock, scene.processes, scene.terminal);
   const actors::LoopSignals listening(loop, signals_of(job), [&](int signal) { leader.signalled(signal); });
   leader.start();
@@ -117,6 +127,7 @@ Result<int> lead(Job& job, asio::io_context& loop, Lobby& lobby) {
       TRY(guard_of(job, is_one_host ? published_secret(job.id, port) : fs::path()));
   if (is_one_host) TRY(publish_secret(*secret, job.id, port));
   Scene scene(loop);
+  TRY(scene.terminal.log_by(log_of(job)));
   Leader leader(job, loop, scene.clock, scene.processes, scene.terminal);
   const actors::LoopSignals listening(loop, signals_of(job), [&](int signal) { leader.signalled(signal); });
   leader.start(lobby, *secret, introduce(job));
@@ -124,8 +135,9 @@ Result<int> lead(Job& job, asio::io_context& loop, Lobby& lobby) {
   return leader.conclude();
 }
 
-int follow(Job& job, asio::io_context& loop) {
+Result<int> follow(Job& job, asio::io_context& loop) {
   Scene scene(loop);
+  TRY(scene.terminal.log_by(log_of(job)));
   Follower follower(job, loop, scene.clock, scene.processes, scene.terminal, introduce(job),
                     secret_of(job, false));
   const actors::LoopSignals listening(loop, signals_of(job), [&](int signal) { follower.signalled(signal); });

@@ -70,6 +70,13 @@ void add_program_options(CLI::App& app, LaunchOptions& options) {
   app.add_flag("-m,--module", options.module, "The program is a Python module");
   app.add_flag("--no-python", options.no_python, "Execute the program even when it ends in .py");
   app.add_flag("--run-path", options.run_path, "The program is a Python script, whatever its name");
+  app.add_option("--log", options.log_levels,
+                 "What this launcher and Troupe's ranks say: trace, debug, info (default), warning, error or "
+                 "off, and levels of subsystems, as in info,transport=debug");
+  app.add_flag("--log-json", options.log_json, "They say it in JSON, one object per line");
+  add_number(app, "--log-file-mib", options.log_file_mib, {1, 1 << 20},
+             "Each rank also writes rank_N.log in its folder of --log-dir, of at most so many MiB; two older "
+             "files are kept");
   app.add_option("--log-dir", options.log_dir, "Where logs, error files and the job's report go");
   app.add_option("-r,--redirects", options.redirects,
                  "To files only: 0 nothing, 1 stdout, 2 stderr, 3 both, or 0:1,1:2 by local rank");

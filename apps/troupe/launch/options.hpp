@@ -53,6 +53,9 @@ struct LaunchOptions {
   bool no_python = false;
   bool run_path = false;
 
+  std::string log_levels;  ///< empty: what TROUPE_LOG says
+  bool log_json = false;
+  std::optional<int> log_file_mib;
   std::string log_dir;
   std::string redirects = "0";
   std::string tee = "0";

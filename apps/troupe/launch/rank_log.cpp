@@ -45,10 +45,17 @@ std::string template_of(const Job& job) {
   return chosen == nullptr ? "" : chosen;
 }
 
+/// An object of JSON says of which rank it is, and is to stay one.
+std::string prefix_of(const Job& job, int rank) {
+  const auto line_template = template_of(job);
+  if (job.log.json && line_template.empty()) return "";
+  return line_prefix(job.options.role, {job.place.first_rank + rank, rank}, line_template);
+}
+
 }  // namespace
 
 RankLog::RankLog(const Job& job, int generation, int rank, Console& console, const actors::Clock& clock)
-    : prefix_(line_prefix(job.options.role, {job.place.first_rank + rank, rank}, template_of(job))),
+    : prefix_(prefix_of(job, rank)),
       console_(console),
       clock_(clock),
       sides_{Side{LineAssembler(

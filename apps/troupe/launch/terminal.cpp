@@ -7,6 +7,9 @@
 
 #include <string>
 #include <system_error>
+#include <utility>
+
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 
@@ -66,8 +69,19 @@ void Terminal::line(OutputStream stream, std::string_view prefix, std::string_vi
   side.write_when_ready();
 }
 
+core::Result<void> Terminal::log_by(actors::LogOptions options) {
+  if (options.json) {
+    options.lines = [this](std::string_view object) { line(OutputStream::err, "", object); };
+  } else {
+    options.sentences = [this](std::string_view sentence) { line(OutputStream::err, "[troupe] ", sentence); };
+  }
+  log_ = TRY(actors::Log::open(std::move(options)));
+  return {};
+}
+
 void Terminal::say(std::string_view text) {
-  line(OutputStream::err, "[troupe] ", text);
+  if (!log_) return line(OutputStream::err, "[troupe] ", text);
+  log_->say(actors::Subsystem::launch, actors::LogLevel::info, text);
 }
 
 void Terminal::drain() {

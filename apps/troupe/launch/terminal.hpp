@@ -5,8 +5,10 @@
 #include <memory>
 #include <string_view>
 
+#include "actors/world/log.hpp"
 #include "apps/troupe/launch/console.hpp"
 #include "apps/troupe/launch/rank_log.hpp"
+#include "core/result.hpp"
 #include "posix/descriptor.hpp"
 
 namespace troupe::apps {
@@ -18,7 +20,9 @@ class Terminal final : public Console {
   explicit Terminal(asio::io_context& loop);
 
   void line(actors::OutputStream stream, std::string_view prefix, std::string_view text) override;
-  /// A line of the launcher itself, to stderr.
+  /// How say() says it, and in which file besides; without it, as text. Errc::io if there cannot be the file.
+  core::Result<void> log_by(actors::LogOptions options);
+  /// A sentence of the launcher itself, to stderr.
   void say(std::string_view text);
   /// At the end: a reader that takes nothing for ten seconds loses the rest.
   void drain();
@@ -38,6 +42,7 @@ class Terminal final : public Console {
 
   std::shared_ptr<Side> out_;  // shared by the two streams when they are one
   std::shared_ptr<Side> err_;
+  std::unique_ptr<actors::Log> log_;  ///< may be null
 };
 
 }  // namespace troupe::apps
