@@ -7,6 +7,8 @@
 #include <new>
 #include <system_error>
 
+#include "actors/world/log.hpp"
+#include "apps/command_line/say.hpp"
 #include "posix/program_end.hpp"
 #include "posix/standard_streams.hpp"
 
@@ -27,6 +29,10 @@ int run_program(const char* program, int failed, const std::function<int()>& bod
   int code = failed;
   std::string why;
   try {
+    if (const auto log = actors::log_options(actors::process_variables()); !log) {
+      say_error(program, log.error().message);
+      return kUsageError;
+    }
     code = body();
   } catch (const std::bad_alloc&) {  // of a library that has its own way to find memory
     posix::end_program(posix::kNoMemory);
@@ -38,7 +44,7 @@ int run_program(const char* program, int failed, const std::function<int()>& bod
   if (const auto written = posix::flush_standard_output(); !written && why.empty())
     why = written.error().message;
   if (why.empty()) return code;
-  fmt::print(stderr, "{}: {}\n", program, why);
+  say_error(program, why);
   return code == 0 ? failed : code;
 }
 
@@ -62,7 +68,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
     const std::string command = command_of(app);
-    fmt::print(stderr, "{}: {}\n", command, message_of(error, command));
+    say_error(command, message_of(error, command));
     return kUsageError;
   }
 }

@@ -14,6 +14,7 @@
 
 #include "actors/world/exit_status.hpp"
 #include "apps/command_line/command_line.hpp"
+#include "apps/command_line/say.hpp"
 #include "apps/gpt/distributed_run.hpp"
 #include "apps/gpt/local_trainer.hpp"
 #include "apps/gpt/options.hpp"
@@ -144,7 +145,7 @@ int train_as_told(const std::string& program, int argc, char** argv) {
   if (const auto end = parse_command_line(app, argc, argv)) return *end;
   const Result<RunEnd> done = train(std::move(options));
   if (done) return exit_code_of(*done);
-  fmt::print(stderr, "{}: {}\n", program, done.error().message);
+  say_error(program, done.error().message);
   return actors::exit_code_of(done.error());
 }
 

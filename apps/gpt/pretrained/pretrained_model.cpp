@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "apps/command_line/say.hpp"
 #include "apps/gpt/pretrained/checkpoint_weights.hpp"
 #include "apps/troupe/checkpoint/scaled_matrix.hpp"
 #include "core/errors.hpp"
@@ -133,10 +134,10 @@ Result<TextCodec> codec_of(const PretrainedModel* model) {
 
 void print_notes(const PretrainedModel* model, const TextCodec& codec) {
   if (model == nullptr) return;
-  for (const auto& note : model->notes()) fmt::print(stderr, "gpt: note: {}\n", note);
+  for (const auto& note : model->notes()) say_note("gpt: note: " + note);
   if (codec.is_bytes())
-    fmt::print(stderr, "gpt: note: {} has no tokenizer, so each byte of the text is a token\n",
-               model->directory());
+    say_note(fmt::format("gpt: note: {} has no tokenizer, so each byte of the text is a token",
+                         model->directory()));
 }
 
 }  // namespace troupe::apps::gpt

@@ -10,6 +10,7 @@
 #include "apps/command_line/command_line.hpp"
 #include "apps/command_line/json_text.hpp"
 #include "apps/command_line/options.hpp"
+#include "apps/command_line/say.hpp"
 #include "apps/troupe/bench/checkpoint.hpp"
 #include "apps/troupe/bench/collectives.hpp"
 #include "apps/troupe/bench/kernels.hpp"
@@ -133,7 +134,7 @@ int run_step_bench(StepFlags& flags) {
   };
   const auto times = measured();
   if (!times) {
-    fmt::print(stderr, "troupe: {}\n", times.error().message);
+    say_error("troupe", times.error().message);
     return times.error().code == core::Errc::invalid_argument ? kUsageError : 1;
   }
   flags.json ? print_json(*times) : print_table(*times);
@@ -234,7 +235,7 @@ void add_checkpoint_bench(CLI::App& bench, int& exit_code) {
     flags->bench.staging_bytes = flags->staging_mib << 20;
     const auto time = measure_checkpoints(flags->bench);
     if (!time) {
-      fmt::print(stderr, "troupe: {}\n", time.error().message);
+      say_error("troupe", time.error().message);
       exit_code = time.error().code == core::Errc::invalid_argument ? kUsageError : 1;
       return;
     }
@@ -287,7 +288,7 @@ void add_load_bench(CLI::App& bench, int& exit_code) {
     flags->bench.bytes = flags->mib << 20;
     const auto times = measure_loads(flags->bench);
     if (!times) {
-      fmt::print(stderr, "troupe: {}\n", times.error().message);
+      say_error("troupe", times.error().message);
       exit_code = times.error().code == core::Errc::invalid_argument ? kUsageError : 1;
       return;
     }
@@ -353,7 +354,7 @@ void add_moe_bench(CLI::App& bench, int& exit_code) {
   command->callback([flags, &exit_code] {
     const auto time = measure_moe(flags->bench);
     if (!time) {
-      fmt::print(stderr, "troupe: {}\n", time.error().message);
+      say_error("troupe", time.error().message);
       exit_code = time.error().code == core::Errc::invalid_argument ? kUsageError : 1;
       return;
     }
@@ -388,7 +389,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   collectives->callback([flags, &exit_code] {
     const auto times = measure_collectives(flags->bench);
     if (!times) {
-      fmt::print(stderr, "troupe: {}\n", times.error().message);
+      say_error("troupe", times.error().message);
       exit_code = times.error().code == core::Errc::invalid_argument ? kUsageError : 1;
       return;
     }

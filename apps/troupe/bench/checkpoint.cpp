@@ -15,6 +15,7 @@
 
 #include "actors/session/session.hpp"
 #include "actors/shell/process_world.hpp"
+#include "apps/command_line/say.hpp"
 #include "apps/troupe/bench/children.hpp"
 #include "apps/troupe/bench/layered_trainer.hpp"
 #include "apps/troupe/bench/page_cache.hpp"
@@ -118,7 +119,7 @@ struct Job {
     environment.job = "bench-checkpoint-" + posix::unique_name();
     actors::ProcessWorldOptions world;
     world.environment = [environment] { return environment; };
-    world.log = [](std::string_view line) { fmt::print(stderr, "bench: {}\n", line); };
+    world.log = [](std::string_view line) { say_note(fmt::format("bench: {}", line)); };
     world.checkpoint_directory = checkpoints.string();
     actors::SessionOptions options;
     const auto elements =
@@ -231,7 +232,7 @@ Result<CheckpointTime> in_child(Body body) {
   Children children;
   TRY(children.start([&] {
     Result<CheckpointTime> time = body();
-    if (!time) fmt::print(stderr, "bench: {}\n", time.error().message);
+    if (!time) say_error("bench", time.error().message);
     return time && write(ends[1], &*time, sizeof(*time)) == sizeof(*time) ? 0 : 1;
   }));
   close(ends[1]);

@@ -12,6 +12,7 @@
 #include <optional>
 #include <system_error>
 
+#include "apps/command_line/say.hpp"
 #include "apps/troupe/bench/children.hpp"
 #include "core/errors.hpp"
 #include "gpu/collective/gloo/gloo_backend.hpp"
@@ -165,7 +166,7 @@ Result<std::vector<CollectiveTime>> measure_with(const CollectiveBench& bench, i
     TRY(children.start([&, index] {
       FILE* const file = index == 0 ? std::fopen(report.c_str(), "w") : nullptr;
       const auto done = run_member(bench, directory.path(), index, ranks, file);
-      if (!done) fmt::print(stderr, "bench: rank {}: {}\n", index, done.error().message);
+      if (!done) say_error(fmt::format("bench: rank {}", index), done.error().message);
       if (file != nullptr) std::fclose(file);
       return done ? 0 : 1;
     }));

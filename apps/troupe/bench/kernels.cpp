@@ -11,6 +11,7 @@
 
 #include "apps/command_line/command_line.hpp"
 #include "apps/command_line/options.hpp"
+#include "apps/command_line/say.hpp"
 #include "core/errors.hpp"
 #include "core/exact_sum.hpp"
 #include "core/plan/lanes.hpp"
@@ -185,7 +186,7 @@ void add_kernel_bench(CLI::App& bench, int& exit_code) {
   command->callback([options, json, &exit_code] {
     const auto times = measure_kernels(*options);
     if (times) return print(*times, *json);
-    fmt::print(stderr, "troupe: {}\n", times.error().message);
+    say_error("troupe", times.error().message);
     exit_code = times.error().code == core::Errc::invalid_argument ? kUsageError : 1;
   });
 }

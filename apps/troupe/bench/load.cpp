@@ -11,6 +11,7 @@
 
 #include "actors/session/session.hpp"
 #include "actors/shell/process_world.hpp"
+#include "apps/command_line/say.hpp"
 #include "apps/troupe/bench/children.hpp"
 #include "apps/troupe/bench/layered_trainer.hpp"
 #include "apps/troupe/bench/page_cache.hpp"
@@ -80,7 +81,7 @@ Result<double> run(const Job& job, int ranks) {
     environment.local_rank = rank;
     TRY(children.start([&] {
       const auto seconds = run_rank(job, environment);
-      if (!seconds) fmt::print(stderr, "bench: rank {}: {}\n", rank, seconds.error().message);
+      if (!seconds) say_error(fmt::format("bench: rank {}", rank), seconds.error().message);
       if (seconds && rank == 0 && write(ends[1], &*seconds, sizeof(*seconds)) != sizeof(*seconds)) return 1;
       return seconds ? 0 : 1;
     }));

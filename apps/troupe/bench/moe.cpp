@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/command_line/say.hpp"
 #include "apps/troupe/bench/children.hpp"
 #include "core/errors.hpp"
 #include "core/experts/dispatch.hpp"
@@ -290,7 +291,7 @@ Result<MoeTime> measure_moe(const MoeBench& bench) {
     TRY(children.start([&, index] {
       FILE* const file = index == 0 ? std::fopen(report.c_str(), "w") : nullptr;
       const auto done = run_moe_member(bench, directory.path(), index, file);
-      if (!done) fmt::print(stderr, "bench: rank {}: {}\n", index, done.error().message);
+      if (!done) say_error(fmt::format("bench: rank {}", index), done.error().message);
       if (file != nullptr) std::fclose(file);
       return done ? 0 : 1;
     }));

@@ -10,6 +10,7 @@
 #include "apps/command_line/command_line.hpp"
 #include "apps/command_line/json_text.hpp"
 #include "apps/command_line/options.hpp"
+#include "apps/command_line/say.hpp"
 #include "apps/troupe/bench/pipeline.hpp"
 #include "core/errors.hpp"
 
@@ -60,7 +61,7 @@ int run_pipeline_bench(PipelineFlags& flags) {
   };
   const auto times = measured();
   if (!times) {
-    fmt::print(stderr, "troupe: {}\n", times.error().message);
+    say_error("troupe", times.error().message);
     return times.error().code == core::Errc::invalid_argument ? kUsageError : 1;
   }
   flags.json ? print_rows(*times) : print_lines(*times);

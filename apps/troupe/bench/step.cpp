@@ -12,6 +12,7 @@
 #include "actors/planes/step/rank_program.hpp"
 #include "actors/session/session.hpp"
 #include "actors/shell/process_world.hpp"
+#include "apps/command_line/say.hpp"
 #include "apps/troupe/bench/children.hpp"
 #include "apps/troupe/bench/layered_trainer.hpp"
 #include "core/errors.hpp"
@@ -104,7 +105,7 @@ Result<StepTime> measure(const StepBench& bench, core::Strategy strategy, bool o
     environment.local_rank = rank;
     TRY(children.start([&] {
       auto time = run_rank(bench, strategy, overlap, environment);
-      if (!time) fmt::print(stderr, "bench: rank {}: {}\n", rank, time.error().message);
+      if (!time) say_error(fmt::format("bench: rank {}", rank), time.error().message);
       if (time && rank == 0 && write(ends[1], &*time, sizeof(*time)) != sizeof(*time)) return 1;
       return time ? 0 : 1;
     }));

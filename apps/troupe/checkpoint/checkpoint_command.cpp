@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "apps/command_line/options.hpp"
+#include "apps/command_line/say.hpp"
 #include "apps/troupe/checkpoint/conversion_commands.hpp"
 #include "apps/troupe/checkpoint/diff.hpp"
 #include "apps/troupe/checkpoint/outcome.hpp"
@@ -128,7 +129,7 @@ void add_diff(CLI::App& checkpoint, int& exit_code) {
         keep_weights_only(right);
       }
       for (const auto* each : {&left, &right}) {
-        for (const auto& note : each->notes) fmt::print(stderr, "{}: {}\n", each->path, printable(note));
+        for (const auto& note : each->notes) say_note(each->path + ": " + printable(note));
       }
       const auto difference = TRY(diff_checkpoints(left, right));
       return Outcome{arguments->json ? difference_json(difference) : difference_text(difference),

@@ -11,6 +11,7 @@
 #include "actors/planes/checkpoint/reader.hpp"
 #include "apps/command_line/json_text.hpp"
 #include "apps/command_line/options.hpp"
+#include "apps/command_line/say.hpp"
 #include "apps/troupe/checkpoint/adopted_optimizer.hpp"
 #include "apps/troupe/checkpoint/export.hpp"
 #include "apps/troupe/checkpoint/fused_experts.hpp"
@@ -50,9 +51,9 @@ Json left_out_json(const Source& source) {
 
 /// To stderr, as it is no part of what went well.
 void say_notes(const Source& source) {
-  for (const auto& note : source.notes) fmt::print(stderr, "{}\n", printable(note));
+  for (const auto& note : source.notes) say_note(printable(note));
   for (const auto& one : source.left_out)
-    fmt::print(stderr, "left out '{}': {}\n", printable(one.key), printable(one.reason));
+    say_note(fmt::format("left out '{}': {}", printable(one.key), printable(one.reason)));
 }
 
 std::string written_text(const Written& written, const Source& source, const Sharding& sharding, bool json) {
@@ -185,10 +186,10 @@ Result<ModelFiles> model_of(const Source& source, const ExportArguments& argumen
   const auto* saved = source.manifest.common.find("trainer");
   auto files = saved != nullptr ? ModelFiles::of(*saved) : ModelFiles{};
   if (files.config.empty())
-    fmt::print(stderr, "no config.json and no tokenizer: --model DIR takes them along from there\n");
+    say_note("no config.json and no tokenizer: --model DIR takes them along from there");
   if (!files.directory.empty() && !model_files_in(files.directory)) {
-    fmt::print(stderr, "no tokenizer: {} is not there any more; --model DIR takes it along from there\n",
-               printable(files.directory));
+    say_note(fmt::format("no tokenizer: {} is not there any more; --model DIR takes it along from there",
+                         printable(files.directory)));
     files.directory.clear();
   }
   return files;
@@ -275,7 +276,7 @@ Result<Outcome> export_checkpoint(const ExportArguments& arguments) {
   const auto exported = TRY(export_as(source, arguments));
   const bool keeps_values = !is_model && arguments.form == "distcp";
   if (!keeps_values && source.has_values)
-    fmt::print(stderr, "the step, common values and objects have no place in these files; left out\n");
+    say_note("the step, common values and objects have no place in these files; left out");
   say_notes(source);
   if (arguments.json) {
     return Outcome{json_text({{"path", arguments.to},

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "apps/command_line/say.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps {
@@ -36,7 +37,7 @@ int print_outcome(const char* command, int on_damage, const std::function<core::
     std::fwrite(outcome->text.data(), 1, outcome->text.size(), stdout);
     return outcome->good ? 0 : kFoundFault;
   }
-  fmt::print(stderr, "troupe checkpoint {}: {}\n", command, outcome.error().message);
+  say_error(fmt::format("troupe checkpoint {}", command), outcome.error().message);
   return outcome.error().code == core::Errc::corrupt ? on_damage : kTrouble;
 }
 

@@ -11,6 +11,7 @@
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/planes/checkpoint/reader.hpp"
 #include "actors/world/storage/posix.hpp"
+#include "apps/command_line/say.hpp"
 #include "apps/troupe/checkpoint/text.hpp"
 #include "core/element_range.hpp"
 #include "core/errors.hpp"
@@ -47,12 +48,12 @@ Result<Source> open_newest(const std::string& path, actors::Links links, actors:
     auto source = leads_out ? core::fail(Errc::corrupt, "it is a link; --follow-links reads through it")
                             : open_named(inner, links, reads);
     if (source) {
-      fmt::print(stderr, "{} of {} in {}: {}\n",
-                 &checkpoint == &listed.front() ? "the newest" : "the newest whole one", listed.size(), path,
-                 checkpoint.name);
+      say_note(fmt::format("{} of {} in {}: {}",
+                           &checkpoint == &listed.front() ? "the newest" : "the newest whole one",
+                           listed.size(), path, checkpoint.name));
       return source;
     }
-    fmt::print(stderr, "passed over {}: {}\n", checkpoint.name, printable(source.error().message));
+    say_note(fmt::format("passed over {}: {}", checkpoint.name, printable(source.error().message)));
   }
   return core::fail(Errc::corrupt, "none of the {} checkpoints in {} is whole", listed.size(), path);
 }

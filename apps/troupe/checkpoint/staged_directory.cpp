@@ -10,6 +10,7 @@
 
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/world/storage/posix.hpp"
+#include "apps/command_line/say.hpp"
 #include "apps/troupe/checkpoint/text.hpp"
 #include "core/disregard.hpp"
 #include "core/errors.hpp"
@@ -66,7 +67,7 @@ Result<HeldDirectory> make_temporary(actors::Storage& storage, const std::string
 
 Result<void> say_cleared(actors::Storage& storage, std::string_view prefix) {
   for (const auto& name : TRY(actors::clear_abandoned(storage, prefix)))
-    fmt::print(stderr, "removed {}, which was never finished\n", printable(name));
+    say_note(fmt::format("removed {}, which was never finished", printable(name)));
   return {};
 }
 

@@ -12,6 +12,7 @@
 
 #include "actors/world/storage/posix.hpp"
 #include "apps/command_line/pairs.hpp"
+#include "apps/command_line/say.hpp"
 #include "core/errors.hpp"
 #include "core/interop/lfs_pointer.hpp"
 #include "core/models/pipeline.hpp"
@@ -56,7 +57,7 @@ Result<std::string> convert(Arguments arguments) {
   if (arguments.target == "huggingface") return core::to_huggingface(TRY(core::parse_model_config(text)));
   const auto converted = TRY(core::from_huggingface(text, TRY(options_of(arguments.config))));
   TRY(core::place_layers(converted.config.transformer));
-  for (const auto& warning : converted.warnings) fmt::print(stderr, "warning: {}\n", warning);
+  for (const auto& warning : converted.warnings) say_note("warning: " + warning);
   return arguments.json ? core::to_text(converted.config) : summary(converted.config);
 }
 
@@ -158,7 +159,7 @@ void add_convert_config(CLI::App& convert_command, int& exit_code) {
       fmt::print("{}", *text);
       return;
     }
-    fmt::print(stderr, "troupe convert config: {}\n", text.error().message);
+    say_error("troupe convert config", text.error().message);
     exit_code = kTroubleExit;
   });
 }

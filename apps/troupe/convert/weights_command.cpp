@@ -12,6 +12,7 @@
 
 #include "actors/world/storage/posix.hpp"
 #include "apps/command_line/json_text.hpp"
+#include "apps/command_line/say.hpp"
 #include "apps/troupe/checkpoint/text.hpp"
 #include "core/errors.hpp"
 #include "core/interop/huggingface.hpp"
@@ -224,7 +225,7 @@ Result<WeightsWritten> caught(const WeightsArguments& arguments) {
 Result<WeightsWritten> convert_weights(const WeightsArguments& arguments, actors::Storage& storage,
                                        const std::string& name) {
   const auto source = TRY(open_model(arguments));
-  for (const auto& note : source.notes) fmt::print(stderr, "note: {}\n", note);
+  for (const auto& note : source.notes) say_note("note: " + note);
   if (!arguments.skip_verify) TRY(verify_model(source));
   return write_weights(source, TRY(plan_job(source, arguments)), storage, name);
 }
@@ -264,7 +265,7 @@ void add_convert_weights(CLI::App& convert, int& exit_code) {
     arguments->has_dtype = command->count("--dtype") > 0;
     const auto written = caught(*arguments);
     if (written) return print_written(*arguments, *written);
-    fmt::print(stderr, "troupe convert weights: {}\n", written.error().message);
+    say_error("troupe convert weights", written.error().message);
     exit_code = kTroubleExit;
   });
 }

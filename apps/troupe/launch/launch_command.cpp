@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "apps/command_line/command_line.hpp"
+#include "apps/command_line/say.hpp"
 #include "apps/troupe/launch/job.hpp"
 #include "apps/troupe/launch/launcher.hpp"
 #include "apps/troupe/launch/options.hpp"
@@ -15,7 +16,7 @@ namespace troupe::apps {
 namespace {
 
 int refuse(const core::Error& error, int exit_code) {
-  fmt::print(stderr, "troupe launch: {}\n", error.message);
+  say_error("troupe launch", error.message);
   return exit_code;
 }
 

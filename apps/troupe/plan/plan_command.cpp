@@ -8,6 +8,7 @@
 
 #include "apps/command_line/command_line.hpp"
 #include "apps/command_line/options.hpp"
+#include "apps/command_line/say.hpp"
 #include "apps/troupe/plan/capacity_report.hpp"
 #include "apps/troupe/plan/layout_report.hpp"
 #include "apps/troupe/plan/program_report.hpp"
@@ -26,7 +27,7 @@ void print(const char* command, const core::Result<std::string>& report, int& ex
     fmt::print("{}", *report);
     return;
   }
-  fmt::print(stderr, "troupe plan {}: {}\n", command, report.error().message);
+  say_error(fmt::format("troupe plan {}", command), report.error().message);
   exit_code = kUsageError;
 }
 

@@ -7,6 +7,7 @@
 
 #include "apps/command_line/command_line.hpp"
 #include "apps/command_line/options.hpp"
+#include "apps/command_line/say.hpp"
 #include "apps/troupe/plan/schedule_report.hpp"
 
 namespace troupe::apps {
@@ -42,7 +43,7 @@ void add_schedule_command(CLI::App& plan, int& exit_code) {
       fmt::print("{}", *report);
       return;
     }
-    fmt::print(stderr, "troupe plan schedule: {}\n", report.error().message);
+    say_error("troupe plan schedule", report.error().message);
     exit_code = kUsageError;
   });
 }

@@ -20,6 +20,7 @@
 #include "apps/command_line/command_line.hpp"
 #include "apps/command_line/json_text.hpp"
 #include "apps/command_line/options.hpp"
+#include "apps/command_line/say.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/random.hpp"
@@ -240,7 +241,7 @@ int run_command(const Options& o) {
   for (int i = 0; i < o.seeds; ++i) {
     auto run = one_seed(o, o.seed + static_cast<std::uint64_t>(i), alone);
     if (!run) {
-      fmt::print(stderr, "troupe simulate: {}\n", run.error().message);
+      say_error("troupe simulate", run.error().message);
       return kUsageError;
     }
     violated = violated || !run->report.violations.empty();
