@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "gpu/collective/job_failure.hpp"
 #include "gpu/collective/nccl/communicator.hpp"
 #include "gpu/collective/nccl/nccl_group.hpp"
 #include "gpu/collective/operations.hpp"
@@ -33,6 +34,10 @@ std::optional<NcclUniqueId> id_of(std::string_view text) {
     id.bytes[i] = static_cast<char>(byte);
   }
   return id;
+}
+
+std::string key_of(const GroupOptions& options) {
+  return fmt::format("{}/{}/{}/nccl", options.job, options.epoch.value, options.name);
 }
 
 }  // namespace
@@ -75,17 +80,21 @@ core::Result<std::unique_ptr<Group>> NcclBackend::create_group(GroupOptions opti
   }
   const NcclUniqueId id = TRY(agree_on_id(options, index));
   NcclCaller caller{options.name, options.epoch, options.self, device_.port().name};
-  auto communicator = TRY(NcclCommunicator::join(device_.library(), device_.disposal(), std::move(caller),
-                                                 {index, size}, id, device_.options(),
-                                                 {.give_up = give_up, .limit = limit}, device_.launches()));
-  auto group = std::make_unique<NcclGroup>(device_, std::move(options), index, std::move(communicator),
+  JobFailure job(rendezvous_, key_of(options));
+  auto communicator = NcclCommunicator::join(
+      device_.library(), device_.disposal(), std::move(caller), {index, size}, id, device_.options(),
+      {.give_up = give_up, .limit = limit, .is_over = [&job] { return job.look().has_value(); }},
+      device_.launches());
+  // NCCL says only that it was not waited for.
+  if (const auto over = job.look(); !communicator && over) return tl::unexpected(*over);
+  auto group = std::make_unique<NcclGroup>(device_, std::move(options), index, TRY(std::move(communicator)),
                                            std::move(words));
   if (device_.options().warm_up) TRY(group->warm_up(expected, give_up));
   return group;
 }
 
 core::Result<NcclUniqueId> NcclBackend::agree_on_id(const GroupOptions& options, int index) {
-  const std::string key = fmt::format("{}/{}/{}/nccl", options.job, options.epoch.value, options.name);
+  const std::string key = key_of(options);
   std::string own = nccl_version_text(capabilities().version);
   if (device_.registers_memory()) own += " with registered memory";
   if (index == 0) {
