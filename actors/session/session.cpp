@@ -138,7 +138,7 @@ core::Result<void> Session::begin_step(double learning_rate) {
   }
   if (s.has_own_tensors) TRY(s.saves->wait_tensors());
   s.called(messages::Call::begin_step);
-  TRY(s.agree_on_first_values());
+  TRY(s.in_time(s.agree_on_first_values()));
   TRY(s.order->begin_step());
   TRY(s.adopt());
   s.learning_rate = learning_rate;
@@ -432,7 +432,7 @@ core::Result<void> Session::leave() {
   parts_->context->post(Role::rank_supervisor, 0, messages::Leave{rank()});
   parts_->called(messages::Call::leave);
   parts_->expect_alike(messages::Call::leave);
-  TRY(parts_->inbox.wait_farewell(parts_->trainer_deadline()));
+  TRY(parts_->in_time(parts_->inbox.wait_farewell(parts_->trainer_deadline())));
   parts_->world.close();
   return {};
 }

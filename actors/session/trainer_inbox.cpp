@@ -101,6 +101,21 @@ core::Result<void> TrainerInbox::wait(std::string what, const std::function<bool
                     note_.empty() ? "" : "; " + note_);
 }
 
+core::Result<void> TrainerInbox::wait_or_fail(std::string what, const std::function<bool()>& ready,
+                                              std::chrono::nanoseconds deadline) {
+  auto waited = wait(std::move(what), ready, deadline);
+  if (waited || waited.error().code != core::Errc::timeout) return waited;
+  return tl::unexpected(fail(std::move(waited.error())));
+}
+
+core::Error TrainerInbox::fail(core::Error error) {
+  if (!on_deadline_ || failure()) return error;
+  auto first = on_deadline_(std::move(error));
+  std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = std::move(first);
+  return *failure_;
+}
+
 void TrainerInbox::expect(std::optional<messages::TrainerCalls> need, Tell tell) {
   need_ = std::move(need);
   tell_ = std::move(tell);
@@ -134,7 +149,7 @@ core::Result<void> TrainerInbox::wait_farewell(std::chrono::nanoseconds deadline
 
 core::Result<messages::StepDecided> TrainerInbox::wait_decided(core::Step step,
                                                                std::chrono::nanoseconds deadline) {
-  TRY(wait(
+  TRY(wait_or_fail(
       fmt::format("the decision of step {}", step.value), [&] { return decided_ && decided_->step == step; },
       deadline));
   std::lock_guard lock(mutex_);
@@ -142,20 +157,20 @@ core::Result<messages::StepDecided> TrainerInbox::wait_decided(core::Step step,
 }
 
 core::Result<void> TrainerInbox::wait_committed(core::Step step, std::chrono::nanoseconds deadline) {
-  return wait(
+  return wait_or_fail(
       fmt::format("the update of step {}", step.value), [&] { return committed_ >= step; }, deadline);
 }
 
 core::Result<void> TrainerInbox::wait_published(core::BucketIndex bucket, core::Step step,
                                                 std::chrono::nanoseconds deadline) {
-  return wait(
+  return wait_or_fail(
       fmt::format("the parameters of bucket {} after step {}", bucket.value, step.value),
       [&] { return published_[bucket.value].load(std::memory_order_acquire) >= step.value; }, deadline);
 }
 
 core::Result<void> TrainerInbox::wait_merged(core::BucketIndex bucket, core::Step step, core::Lane lane,
                                              std::chrono::nanoseconds deadline) {
-  return wait(
+  return wait_or_fail(
       fmt::format("the partial sums of bucket {} of lane {} of step {}", bucket.value, lane.value,
                   step.value),
       [&] { return merged_[bucket.value] >= std::pair(step, lane); }, deadline);
@@ -163,13 +178,13 @@ core::Result<void> TrainerInbox::wait_merged(core::BucketIndex bucket, core::Ste
 
 core::Result<void> TrainerInbox::wait_unit(core::BucketIndex bucket, core::Step step,
                                            core::PlanEntryIndex entry, std::chrono::nanoseconds deadline) {
-  return wait(
+  return wait_or_fail(
       fmt::format("the parameters of bucket {} to be gathered in step {}", bucket.value, step.value),
       [&] { return units_[bucket.value] >= std::pair(step, entry); }, deadline);
 }
 
 core::Result<void> TrainerInbox::wait_saves(std::uint64_t over, std::chrono::nanoseconds deadline) {
-  return wait(
+  return wait_or_fail(
       fmt::format("save {} to end", over), [&] { return saves_over_ >= over; }, deadline);
 }
 
@@ -179,14 +194,14 @@ std::vector<messages::SaveOver> TrainerInbox::take_saves() {
 }
 
 core::Result<void> TrainerInbox::wait_local_saves(std::uint64_t over, std::chrono::nanoseconds deadline) {
-  return wait(
+  return wait_or_fail(
       fmt::format("local save {} to end", over), [&] { return local_saves_over_ >= over; }, deadline);
 }
 
 core::Result<void> TrainerInbox::wait_staged(messages::Role writer, std::uint64_t save,
                                              std::chrono::nanoseconds deadline) {
   const auto& staged = writer == messages::Role::local_writer ? staged_locally_.through : staged_.through;
-  return wait(
+  return wait_or_fail(
       fmt::format("save {} to copy the trainer's own tensors", save), [&] { return staged >= save; },
       deadline);
 }
@@ -197,7 +212,7 @@ std::vector<messages::LocalSaveOver> TrainerInbox::take_local_saves() {
 }
 
 core::Result<void> TrainerInbox::wait_retrieved(std::chrono::nanoseconds deadline) {
-  TRY(wait(
+  TRY(wait_or_fail(
       "lost copies to come from the clique", [&] { return retrieved_.has_value(); }, deadline));
   std::lock_guard lock(mutex_);
   const auto over = *std::exchange(retrieved_, std::nullopt);
@@ -206,7 +221,7 @@ core::Result<void> TrainerInbox::wait_retrieved(std::chrono::nanoseconds deadlin
 }
 
 core::Result<void> TrainerInbox::wait_gathered(std::chrono::nanoseconds deadline) {
-  TRY(wait(
+  TRY(wait_or_fail(
       "loaded parameters to be gathered", [&] { return gathered_.has_value(); }, deadline));
   std::lock_guard lock(mutex_);
   const auto gathered = *std::exchange(gathered_, std::nullopt);
@@ -215,7 +230,7 @@ core::Result<void> TrainerInbox::wait_gathered(std::chrono::nanoseconds deadline
 }
 
 core::Result<void> TrainerInbox::wait_shared(std::chrono::nanoseconds deadline) {
-  TRY(wait(
+  TRY(wait_or_fail(
       "ranks to share what they have read", [&] { return shared_.has_value(); }, deadline));
   std::lock_guard lock(mutex_);
   const auto shared = *std::exchange(shared_, std::nullopt);
@@ -225,13 +240,13 @@ core::Result<void> TrainerInbox::wait_shared(std::chrono::nanoseconds deadline) 
 
 core::Result<void> TrainerInbox::wait_collective(std::size_t group, const std::string& name,
                                                  std::uint64_t number, std::chrono::nanoseconds deadline) {
-  return wait(
+  return wait_or_fail(
       fmt::format("operation {} of group {} to end", number, name),
       [&] { return group < collectives_.size() && collectives_[group] >= number; }, deadline);
 }
 
 core::Result<void> TrainerInbox::wait_launched(std::int64_t place, std::chrono::nanoseconds deadline) {
-  return wait(
+  return wait_or_fail(
       "collectives to be launched that come before one of its own", [&] { return has_launched(place); },
       deadline);
 }

@@ -31,6 +31,13 @@ class TrainerInbox {
   /// that takes long is told by `tell`, and so is its end.
   using Tell = std::function<void(const messages::TrainerCalls&)>;
   void expect(std::optional<messages::TrainerCalls> need, Tell tell = {});
+  /// What the trainer waits for has not come in time: that fails the session. Returns its first failure.
+  core::Error fail(core::Error error);
+  /// Called by fail(), and so by every wait whose deadline passes but for wait_welcome(), wait_farewell() and
+  /// wait_store_value(), whose callers decide: tells the other ranks, and returns the job's first failure.
+  /// Without it nothing fails.
+  using OnDeadline = std::function<core::Error(core::Error)>;
+  void on_deadline(OnDeadline told) { on_deadline_ = std::move(told); }
 
   /// All waits end with the failure's Error once the rank is fenced, and with Errc::timeout after `deadline`.
   core::Result<void> wait_welcome(std::chrono::nanoseconds deadline);
@@ -94,12 +101,16 @@ class TrainerInbox {
   void learn();
   core::Result<void> wait(std::string what, const std::function<bool()>& ready,
                           std::chrono::nanoseconds deadline);
+  /// As wait(), but a deadline that passes fails the session.
+  core::Result<void> wait_or_fail(std::string what, const std::function<bool()>& ready,
+                                  std::chrono::nanoseconds deadline);
   bool wait_told(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
                  std::chrono::nanoseconds deadline);
 
   TrainerPatience& patience_;
   std::optional<messages::TrainerCalls> need_;  ///< of the trainer's thread, as tell_
   Tell tell_;
+  OnDeadline on_deadline_;
   std::vector<std::atomic<std::int64_t>> published_;  ///< per bucket, the step whose update it holds
   std::atomic<std::int64_t> launched_{-1};
   std::atomic<bool> knows_order_{false};  ///< a checker of order gives known_ something
