@@ -47,7 +47,7 @@ core::Result<std::vector<CudaDeviceInfo>> list_cuda_devices() {
 }
 
 core::Result<std::unique_ptr<Device>> open_device(std::string_view name, DeviceFailed on_failure) {
-  if (name == "host") return open_host_device();
+  if (name == "host") return open_host_device(std::move(on_failure));
   if (const auto index = cuda_index_of(name)) return open_cuda(*index, std::move(on_failure));
   return tl::unexpected(check_device_name(name).error());
 }

@@ -47,9 +47,13 @@ void CheckpointWriterMachine::on(const messages::SaveBegan& begun, Outbox& outbo
   for (const auto& held : early_) {
     if (held.sequence == begun.sequence) save.buckets[held.bucket.value].held = true;
   }
-  std::erase_if(early_, [&](const auto& held) { return held.sequence <= begun.sequence; });
-  last_begun_ = begun.sequence;
+  announce(begun, outbox);
   saves_.push_back(std::move(save));
+  last_begun_ = begun.sequence;
+  std::erase_if(early_, [&](const auto& held) { return held.sequence <= begun.sequence; });
+}
+
+void CheckpointWriterMachine::announce(const messages::SaveBegan& begun, Outbox& outbox) const {
   const bool first = config_.rank.value == 0;
   outbox.send(coordinator(),
               messages::SaveAnnounced{begun.sequence, config_.rank, begun.step, structure_hash_,
@@ -106,7 +110,7 @@ bool CheckpointWriterMachine::is_of_structure(std::span<const std::uint32_t> pie
 }
 
 void CheckpointWriterMachine::advance(Outbox& outbox) {
-  if (saves_.empty() || !saves_.front().planned || saves_.front().over) return;
+  if (!draining_.empty() || saves_.empty() || !saves_.front().planned || saves_.front().over) return;
   Save& save = saves_.front();
   if (save.state == State::accepted) {
     save.state = State::staging;
@@ -148,6 +152,10 @@ std::optional<std::uint32_t> CheckpointWriterMachine::take_credit(std::uint64_t 
 }
 
 void CheckpointWriterMachine::on(const messages::ChunkStaged& staged, Outbox& outbox) {
+  if (!draining_.empty()) {
+    if (staged.sequence == kNoSave) outbox.perform(WriteChunk{kNoSave, 0, staged.credit});
+    return;
+  }
   Save* save = find(staged.sequence);
   if (save != nullptr) save->copying.erase(staged.chunk);
   if (save == nullptr || save->over || save->state != State::staging) {
@@ -165,6 +173,10 @@ void CheckpointWriterMachine::on(const messages::ChunkStaged& staged, Outbox& ou
 }
 
 void CheckpointWriterMachine::on(const messages::ChunkWritten& written, Outbox& outbox) {
+  if (!draining_.empty()) {
+    if (written.sequence == kNoSave) drained(written.credit, outbox);
+    return;
+  }
   free_credits_.insert(written.credit);
   Save* save = current(written.sequence);
   if (save != nullptr && (save->state == State::staging || save->state == State::staged)) {
@@ -229,13 +241,14 @@ void CheckpointWriterMachine::timer(TimerId, Outbox& outbox) {
 
 void CheckpointWriterMachine::release(Save& save, core::BucketIndex bucket, Outbox& outbox) {
   if (save.buckets[bucket.value].released) return;
-  save.buckets[bucket.value].released = true;
   const auto holder =
       bucket.value < config_.buckets ? peer(Role::parameter_shard, bucket.value) : peer(Role::trainer);
   outbox.send(holder, messages::BucketStaged{save.sequence});
+  save.buckets[bucket.value].released = true;
 }
 
 void CheckpointWriterMachine::release_all(Save& save, Outbox& outbox) {
+  if (!draining_.empty()) return;
   std::set<std::uint32_t> copied;
   for (const auto chunk : save.copying) copied.insert(save.chunks[chunk].bucket.value);
   for (const auto bucket : core::indices<core::BucketIndex>(buckets())) {
@@ -256,6 +269,7 @@ void CheckpointWriterMachine::on(const messages::SaveOver& over, Outbox& outbox)
 }
 
 void CheckpointWriterMachine::end(Outbox& outbox) {
+  if (!draining_.empty()) return;
   const auto save = std::find_if(saves_.begin(), saves_.end(), [](const Save& candidate) {
     return candidate.over && candidate.copying.empty();
   });

@@ -49,6 +49,10 @@ class CheckpointWriterMachine final : public Machine {
 
   void receive(const messages::Envelope& envelope, Outbox& outbox) override;
   void timer(TimerId id, Outbox& outbox) override;
+  /// One that has failed every save that was not over, and begins the next when nothing is being copied or
+  /// written any more.
+  std::unique_ptr<Machine> successor(const messages::Failure& why, const messages::Envelope* heard,
+                                     Outbox& outbox) const override;
   std::string_view state() const override;
   std::string waiting_for() const override;
   const CheckpointWriterConfig& config() const { return config_; }
@@ -66,6 +70,7 @@ class CheckpointWriterMachine final : public Machine {
     aborted
   };
   static constexpr TimerId kHold = 0;
+  static constexpr std::uint64_t kNoSave = 0;  ///< saves are counted from 1
   struct Bucket {
     bool held = false;
     bool released = false;
@@ -103,6 +108,12 @@ class CheckpointWriterMachine final : public Machine {
   void stage_chunks(Save& save, Outbox& outbox);
   /// The smallest free staging buffer that holds this many bytes.
   std::optional<std::uint32_t> take_credit(std::uint64_t bytes);
+  void announce(const messages::SaveBegan& begun, Outbox& outbox) const;
+  void take_over(const Save& save, const messages::Failure& why, Outbox& outbox);
+  void recover(const messages::Envelope& heard, const messages::Failure& why, Outbox& outbox);
+  /// Each credit goes once through the plane, in the name of no save, behind everything that used it.
+  void drain(Outbox& outbox);
+  void drained(std::uint32_t credit, Outbox& outbox);
   void release(Save& save, core::BucketIndex bucket, Outbox& outbox);
   /// All buckets of a save that is over, but those of which a chunk is still being copied.
   void release_all(Save& save, Outbox& outbox);
@@ -125,8 +136,9 @@ class CheckpointWriterMachine final : public Machine {
   std::uint64_t last_begun_ = 0;
   std::vector<messages::BucketHeld> early_;  ///< of a save whose SaveBegan has not arrived here yet
   std::set<std::uint32_t> free_credits_;
-  std::uint64_t watched_ = 0;  ///< the save that the timer is for; 0: none
-  State last_ = State::idle;   ///< how the last save ended
+  std::set<std::uint32_t> draining_;  ///< credits, of a successor
+  std::uint64_t watched_ = 0;         ///< the save that the timer is for; 0: none
+  State last_ = State::idle;          ///< how the last save ended
 };
 
 }  // namespace troupe::actors

@@ -67,6 +67,31 @@ void CoordinatorMachine::timer(TimerId id, Outbox& outbox) {
       outbox);
 }
 
+std::unique_ptr<Machine> CoordinatorMachine::successor(const messages::Failure& why,
+                                                       const messages::Envelope* heard,
+                                                       Outbox& outbox) const {
+  auto next = std::make_unique<CoordinatorMachine>(config_);
+  next->state_ = state_;
+  next->failure_ = failure_;
+  next->joined_ = joined_;
+  next->left_ = left_;
+  if (const auto* join = heard != nullptr ? std::get_if<messages::Join>(&heard->body) : nullptr)
+    next->joined_.try_emplace(join->rank, *join);
+  if (state_ == State::closed) {
+    next->tell_all(messages::Farewell{static_cast<std::uint32_t>(joined_.size())}, outbox);
+  } else if (state_ == State::fenced) {
+    next->tell_all(messages::Fence{core::Rank{0}, failure_.failed ? failure_ : why}, outbox);
+  } else if (state_ == State::forming) {
+    // Ranks that come later must still find this rank: all are told together.
+    next->failure_ = why;
+    next->start(outbox);
+    if (next->joined_.size() == static_cast<std::size_t>(config_.world.value)) next->compare(outbox);
+  } else {
+    next->fence(core::Rank{0}, why, outbox);
+  }
+  return next;
+}
+
 void CoordinatorMachine::receive(const messages::Envelope& envelope, Outbox& outbox) {
   dispatch(envelope.body, Overloaded{[&](const messages::Join& m) { on(m, outbox); },
                                      [&](const messages::PlanHashes& m) { on(m, outbox); },

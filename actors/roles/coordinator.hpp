@@ -34,6 +34,9 @@ class CoordinatorMachine final : public Machine {
   void start(Outbox& outbox) override;
   void receive(const messages::Envelope& envelope, Outbox& outbox) override;
   void timer(TimerId id, Outbox& outbox) override;
+  /// One that ends the epoch: what members have agreed on in the store is not made up again.
+  std::unique_ptr<Machine> successor(const messages::Failure& why, const messages::Envelope* heard,
+                                     Outbox& outbox) const override;
   std::string_view state() const override;
   std::string waiting_for() const override;
 

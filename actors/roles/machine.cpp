@@ -21,4 +21,9 @@ void Outbox::perform(Work work) {
   effects_.push_back(Perform{std::move(work)});
 }
 
+std::unique_ptr<Machine> Machine::successor(const messages::Failure&, const messages::Envelope*,
+                                            Outbox&) const {
+  return nullptr;
+}
+
 }  // namespace troupe::actors

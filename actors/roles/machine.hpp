@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -65,6 +66,12 @@ class Machine {
   virtual void start(Outbox& outbox) { (void)outbox; }
   virtual void receive(const messages::Envelope& envelope, Outbox& outbox) = 0;
   virtual void timer(TimerId id, Outbox& outbox) { (void)id, (void)outbox; }
+
+  /// After this machine, or work that it asked for, has thrown: the machine that takes its place, and in
+  /// `outbox` what that does first. `heard` is the message that it threw at, if it was one; what it asked for
+  /// before that is carried out. Null where what it knew cannot be known again: then the rank fails.
+  virtual std::unique_ptr<Machine> successor(const messages::Failure& why, const messages::Envelope* heard,
+                                             Outbox& outbox) const;
 
   /// The state's name, as docs/architecture.md lists it.
   virtual std::string_view state() const = 0;

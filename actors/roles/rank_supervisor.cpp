@@ -121,6 +121,27 @@ void RankSupervisorMachine::timer(TimerId id, Outbox& outbox) {
         true, outbox);
 }
 
+std::unique_ptr<Machine> RankSupervisorMachine::successor(const messages::Failure& why,
+                                                          const messages::Envelope*, Outbox& outbox) const {
+  auto next = std::make_unique<RankSupervisorMachine>(config_);
+  next->state_ = state_;
+  next->step_ = step_;
+  if (state_ == State::left) return next;
+  if (state_ == State::joining) {
+    // All ranks are told together, once they have come.
+    next->config_.failure = why;
+    next->start(outbox);
+    return next;
+  }
+  if (state_ == State::fenced) {
+    // What it threw at may be the end of the collectives, which is not asked for twice.
+    next->tell_trainer(untold_.value_or(why), outbox);
+    return next;
+  }
+  next->fence(why, true, outbox);
+  return next;
+}
+
 void RankSupervisorMachine::on_step(const messages::Message& message, Outbox& outbox) {
   dispatch(message, Overloaded{
                         [&](const messages::OrderLearned& learned) { config_.forward = learned.updates; },

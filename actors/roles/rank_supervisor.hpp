@@ -42,6 +42,9 @@ class RankSupervisorMachine final : public Machine {
   void start(Outbox& outbox) override;
   void receive(const messages::Envelope& envelope, Outbox& outbox) override;
   void timer(TimerId id, Outbox& outbox) override;
+  /// One that fences the rank.
+  std::unique_ptr<Machine> successor(const messages::Failure& why, const messages::Envelope* heard,
+                                     Outbox& outbox) const override;
   std::string_view state() const override;
   std::string waiting_for() const override;
 

@@ -44,6 +44,33 @@ void ReplicaKeeperMachine::receive(const messages::Envelope& envelope, Outbox& o
                                      [&](const messages::RetrieveBegan& m) { on(m, outbox); }});
 }
 
+std::unique_ptr<Machine> ReplicaKeeperMachine::successor(const messages::Failure& why,
+                                                         const messages::Envelope* heard,
+                                                         Outbox& outbox) const {
+  if (running_) return nullptr;
+  auto next = std::make_unique<ReplicaKeeperMachine>(config_);
+  next->state_ = state_;
+  next->seed_ = seed_;
+  next->save_ = save_;
+  next->waiting_ = waiting_;
+  next->last_sequence_ = last_sequence_;
+  next->early_ends_ = early_ends_;
+  next->exchange_ = exchange_;
+  const bool is_copying = state_ == State::copying;
+  if (is_copying) next->say_ready(0, why, outbox);
+  if (state_ == State::tidying) next->tidy(outbox);
+  // Of what its copy has come to it knows enough; anything else it has to hear.
+  const auto is_of_copy = [&](const auto& body) {
+    using Body = std::remove_cvref_t<decltype(body)>;
+    return std::is_same_v<Body, messages::CopyDirectoryMade> ||
+           std::is_same_v<Body, messages::FilesDurable> || std::is_same_v<Body, messages::SaveFailed> ||
+           std::is_same_v<Body, messages::CopySealed>;
+  };
+  if (heard != nullptr && !std::visit(is_of_copy, static_cast<const messages::AnyMessage&>(heard->body)))
+    next->receive(*heard, outbox);
+  return next;
+}
+
 bool ReplicaKeeperMachine::is_current(std::uint64_t sequence, State state) const {
   return save_ && save_->announced.sequence == sequence && state_ == state;
 }

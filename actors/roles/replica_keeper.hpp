@@ -42,6 +42,9 @@ class ReplicaKeeperMachine final : public Machine {
 
   void receive(const messages::Envelope& envelope, Outbox& outbox) override;
   void timer(TimerId id, Outbox& outbox) override;
+  /// One that gives up a copy in the making. Null while an exchange is running: its rounds are shared.
+  std::unique_ptr<Machine> successor(const messages::Failure& why, const messages::Envelope* heard,
+                                     Outbox& outbox) const override;
   std::string_view state() const override;
   std::string waiting_for() const override;
 

@@ -27,7 +27,10 @@ core::Result<std::unique_ptr<CheckpointTier>> CheckpointTier::create(const Sessi
   options.retention = wanted.retention;
   options.post = [&world = in.world](messages::Envelope envelope) { world.post(std::move(envelope)); };
   options.run_io = [&world = in.world](std::function<void()> job) { world.run_io(std::move(job)); };
-  options.log = [&world = in.world](const std::string& line) { world.log(line); };
+  options.blame = [&world = in.world](Role asker, std::string what) {
+    world.blame({world.rank(), asker, 0}, std::move(what));
+  };
+  options.log = in.world.log(Subsystem::checkpoint);
   auto plane = TRY(CheckpointPlane::create(in.world.device(), in.data, in.state, in.memory,
                                            *in.world.storage(), std::move(options)));
   return std::unique_ptr<CheckpointTier>(new CheckpointTier(in, std::move(plane)));

@@ -43,7 +43,10 @@ core::Result<void> LocalTier::open(const DataPlane& data, std::span<const gpu::B
   cliques_ = TRY(cliques_of(options_, world_.world_size()));
   auto post = [this](messages::Envelope envelope) { world_.post(std::move(envelope)); };
   auto run_io = [this](std::function<void()> job) { world_.run_local_io(std::move(job)); };
-  auto log = [this](const std::string& line) { world_.log(line); };
+  auto blame = [this](Role asker, std::string what) {
+    world_.blame({world_.rank(), asker, 0}, std::move(what));
+  };
+  const auto log = world_.log(Subsystem::replica);
 
   CheckpointPlane::Options copies;
   copies.rank = world_.rank();
@@ -55,6 +58,7 @@ core::Result<void> LocalTier::open(const DataPlane& data, std::span<const gpu::B
   copies.sync = options_.sync;
   copies.post = post;
   copies.run_io = run_io;
+  copies.blame = blame;
   copies.log = log;
   copies_ = TRY(CheckpointPlane::create(world_.device(), data, state_, memory, *world_.local_storage(),
                                         std::move(copies)));
@@ -71,6 +75,7 @@ core::Result<void> LocalTier::open(const DataPlane& data, std::span<const gpu::B
   replicas.deadline = options_.deadline;
   replicas.post = post;
   replicas.run_io = run_io;
+  replicas.blame = blame;
   replicas.log = log;
   replicas_ = TRY(ReplicaPlane::create(world_.host_device(), state_.structure, *world_.local_storage(),
                                        std::move(replicas)));

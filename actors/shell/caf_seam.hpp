@@ -44,6 +44,10 @@ struct TimerFired {
   posix::Countdown left{std::chrono::nanoseconds::zero()};
 };
 struct Start {};
+/// Work that the role asked for has thrown in another thread.
+struct Stricken {
+  std::string what;
+};
 /// Collects the answers to "who waits for whom".
 class ReportCollector {
  public:
@@ -75,17 +79,20 @@ struct ReportWanted {
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::Posted)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::TimerFired)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::Start)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::Stricken)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::ReportWanted)
 #else
 CAF_BEGIN_TYPE_ID_BLOCK(troupe, first_custom_type_id)
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::caf_messages::Posted))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::caf_messages::TimerFired))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::caf_messages::Start))
+CAF_ADD_TYPE_ID(troupe, (troupe::actors::caf_messages::Stricken))
 CAF_ADD_TYPE_ID(troupe, (troupe::actors::caf_messages::ReportWanted))
 CAF_END_TYPE_ID_BLOCK(troupe)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::Posted)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::TimerFired)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::Start)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::Stricken)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::actors::caf_messages::ReportWanted)
 #endif
 

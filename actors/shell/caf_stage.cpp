@@ -1,14 +1,19 @@
 #include "actors/shell/caf_stage.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
+#include <string_view>
 #include <vector>
 
 #include "actors/shell/caf_seam.hpp"
+#include "actors/shell/caf_supervision.hpp"
 #include "actors/shell/subscribers.hpp"
 #include "actors/world/bounded_wait.hpp"
 #include "core/errors.hpp"
@@ -20,56 +25,6 @@ namespace {
 
 using messages::Envelope;
 using messages::Role;
-
-/// The shell of every role: passes messages to the host one at a time.
-class RoleActor final : public caf::event_based_actor, private EffectSink {
- public:
-  RoleActor(caf::actor_config& config, CafStage* stage, const CafStageOptions* options,
-            std::atomic<int>* living, messages::Address self,
-            std::shared_ptr<std::unique_ptr<Machine>> machine)
-      : caf::event_based_actor(config),
-        living_(living),
-        stage_(stage),
-        options_(options),
-        host_(self, options->epoch, std::move(*machine), *this, options->tracer, options->now,
-              options->profiler) {}
-
-  caf::behavior make_behavior() override {
-    return {
-        [this](const caf_messages::Posted& posted) { host_.receive(posted.envelope, posted.past); },
-        [this](const caf_messages::TimerFired& fired) { wait_on(fired); },
-        [this](caf_messages::Start) { host_.start(); },
-        [this](const caf_messages::ReportWanted& wanted) { wanted.collector->add(host_.report()); },
-    };
-  }
-
-  void on_exit() override { living_->fetch_sub(1); }
-
-  const char* name() const override { return messages::name_of(host_.address().role).data(); }
-
- private:
-  void post(Envelope envelope) override { stage_->post(std::move(envelope)); }
-  void arm(TimerId id, std::uint64_t generation, std::chrono::nanoseconds after) override {
-    armed_[id] = generation;
-    wait_on({id, generation, posix::Countdown(after, time_of(this))});
-  }
-  /// In pieces, since the time in which the process is stopped does not count.
-  void wait_on(caf_messages::TimerFired timer) {
-    if (armed_[timer.id] != timer.generation) return;
-    const auto wait = timer.left.next_wait(time_of(this));
-    if (wait > std::chrono::nanoseconds::zero())
-      tell_self_after(this, wait, timer);
-    else
-      host_.timer(timer.id, timer.generation);
-  }
-  void perform(const messages::Address& self, const Work& work) override { options_->perform(self, work); }
-
-  std::atomic<int>* living_;
-  CafStage* stage_;
-  const CafStageOptions* options_;
-  RoleHost host_;
-  std::map<TimerId, std::uint64_t> armed_;  ///< the generation that was armed last
-};
 
 /// What subscribers are told about an envelope. What is sent to several roles counts once, as sent to the
 /// trainer.
@@ -95,11 +50,15 @@ std::optional<RankEvent> event_of(const Envelope& envelope) {
 
 }  // namespace
 
+/// What actors refer to. It is left behind with the actor system where that cannot end.
 struct CafStage::Impl {
   explicit Impl(CafStageOptions given) : options(std::move(given)) {
     configure(config, options.policy, options.workers);
     system = std::make_unique<caf::actor_system>(config);
   }
+
+  void post(Envelope envelope);
+  void fail_rank(std::string why);
 
   CafStageOptions options;
   caf::actor_system_config config;
@@ -109,8 +68,109 @@ struct CafStage::Impl {
   std::vector<caf::actor> subscribers;
   std::atomic<bool> has_subscribers{false};
   std::atomic<std::uint64_t> posted{0};
-  std::atomic<int> living_parts{0};
+  std::atomic<bool> is_ending{false};  ///< actors are told to end
+  std::shared_mutex handling;          // guards is_over: handlers of roles share it
+  bool is_over = false;                ///< no role does anything any more
 };
+
+namespace {
+
+/// The shell of every role: passes messages to the host one at a time. What the host throws is the business
+/// of the role's parent.
+class RoleActor final : public caf::event_based_actor, private EffectSink {
+ public:
+  RoleActor(caf::actor_config& config, CafStage::Impl* stage, messages::Address self,
+            std::shared_ptr<std::unique_ptr<Machine>> machine)
+      : caf::event_based_actor(config),
+        stage_(stage),
+        host_(self, stage->options.epoch, std::move(*machine), *this, stage->options.tracer,
+              stage->options.now, stage->options.profiler, stage->options.log) {
+    handle_exceptions(this, [this](std::string_view what) {
+      stage_->fail_rank(messages::to_string(host_.address()) + " has ended: " + std::string(what));
+    });
+  }
+
+  caf::behavior make_behavior() override {
+    return {
+        [this](const caf_messages::Posted& posted) {
+          run([&] { host_.receive(posted.envelope, posted.past); });
+        },
+        [this](const caf_messages::TimerFired& fired) { run([&] { wait_on(fired); }); },
+        [this](caf_messages::Start) { run([&] { host_.start(); }); },
+        [this](const caf_messages::Stricken& stricken) { run([&] { host_.threw(stricken.what); }); },
+        [this](const caf_messages::ReportWanted& wanted) {
+          run([&] { wanted.collector->add(host_.report()); });
+        },
+    };
+  }
+
+  const char* name() const override { return messages::name_of(host_.address().role).data(); }
+
+ private:
+  template <class Call>
+  void run(const Call& call) {
+    const std::shared_lock lock(stage_->handling);
+    if (stage_->is_over) return;
+    supervise(call, [this](std::string_view what) { host_.threw(what); });
+  }
+
+  void post(Envelope envelope) override { stage_->post(std::move(envelope)); }
+  void arm(TimerId id, std::uint64_t generation, std::chrono::nanoseconds after) override {
+    armed_[id] = generation;
+    wait_on({id, generation, posix::Countdown(after, time_of(this))});
+  }
+  /// In pieces, since the time in which the process is stopped does not count.
+  void wait_on(caf_messages::TimerFired timer) {
+    if (armed_[timer.id] != timer.generation) return;
+    const auto wait = timer.left.next_wait(time_of(this));
+    if (wait > std::chrono::nanoseconds::zero())
+      tell_self_after(this, wait, timer);
+    else
+      host_.timer(timer.id, timer.generation);
+  }
+  void perform(const messages::Address& self, const Work& work) override {
+    stage_->options.perform(self, work);
+  }
+
+  CafStage::Impl* stage_;
+  RoleHost host_;
+  std::map<TimerId, std::uint64_t> armed_;  ///< the generation that was armed last
+};
+
+}  // namespace
+
+void CafStage::Impl::post(Envelope envelope) {
+  posted.fetch_add(1, std::memory_order_relaxed);
+  if (envelope.to.rank != options.rank) {
+    if (auto sent = options.send_remote(envelope); !sent) {
+      const messages::Address self{options.rank, Role::rank_supervisor, 0};
+      post({self, self, options.epoch, messages::RankFailed{self.rank, messages::failure_of(sent.error())}});
+    }
+    return;
+  }
+  if (has_subscribers.load(std::memory_order_acquire)) {
+    if (const auto event = event_of(envelope)) {
+      std::lock_guard lock(subscribers_mutex);
+      for (auto& subscriber : subscribers) tell(subscriber, *event);
+    }
+  }
+  if (envelope.to.role == Role::trainer) {
+    options.to_trainer(envelope);
+    return;
+  }
+  auto found = parts.find(envelope.to);
+  if (found != parts.end())
+    tell(found->second, caf_messages::Posted{std::move(envelope), gpu::HostLine::current().past()});
+}
+
+/// For an actor that has ended though nobody told it to.
+void CafStage::Impl::fail_rank(std::string why) {
+  if (is_ending) return;
+  options.log.say(LogLevel::error, why);
+  const messages::Address supervisor{options.rank, Role::rank_supervisor, 0};
+  post({supervisor, supervisor, options.epoch,
+        messages::RankFailed{options.rank, {true, core::Errc::internal, std::move(why)}}});
+}
 
 core::Result<std::unique_ptr<CafStage>> CafStage::create(CafStageOptions options) {
   try {
@@ -122,7 +182,11 @@ core::Result<std::unique_ptr<CafStage>> CafStage::create(CafStageOptions options
 
 CafStage::CafStage(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
+/// All that is waited for has a limit, whatever actors of the trainer do: roles may stand behind them in the
+/// scheduler's queue for ever. Only a role's handler that runs is waited for; what it does has limits of its
+/// own.
 CafStage::~CafStage() {
+  impl_->is_ending = true;
   for (auto& [address, part] : impl_->parts) caf::anon_send_exit(part, caf::exit_reason::user_shutdown);
   std::vector<caf::actor_addr> subscribers;
   {
@@ -143,11 +207,13 @@ CafStage::~CafStage() {
         caf::anon_send_exit(subscriber, caf::exit_reason::kill);  // which no actor can ignore
     }
   }
-  // Until a part has ended it may post, and so read `parts`.
-  while (impl_->living_parts > 0 && !all_end()) continue;
   if (!all_end()) {
-    if (impl_->options.log)
-      impl_->options.log("an actor of the trainer does not end; it is left behind, with the actor system");
+    {
+      const std::unique_lock lock(impl_->handling);
+      impl_->is_over = true;
+    }
+    impl_->options.log.warning(
+        "an actor of the trainer does not end; it is left behind, with the actor system");
     impl_->parts.clear();
     [[maybe_unused]] Impl* const left_behind = impl_.release();
     return;
@@ -161,12 +227,12 @@ void CafStage::spawn(messages::Address address, std::unique_ptr<Machine> machine
   auto boxed = std::make_shared<std::unique_ptr<Machine>>(std::move(machine));
   const auto& detached = impl_->options.detached;
   const bool is_detached = std::find(detached.begin(), detached.end(), address.role) != detached.end();
-  auto* const living = &impl_->living_parts;
-  living->fetch_add(1);
-  impl_->parts[address] =
-      is_detached
-          ? impl_->system->spawn<RoleActor, caf::detached>(this, &impl_->options, living, address, boxed)
-          : impl_->system->spawn<RoleActor>(this, &impl_->options, living, address, boxed);
+  auto& part = impl_->parts[address];
+  part = is_detached ? impl_->system->spawn<RoleActor, caf::detached>(impl_.get(), address, boxed)
+                     : impl_->system->spawn<RoleActor>(impl_.get(), address, boxed);
+  monitor(part, [stage = impl_.get(), address](const std::string& reason) {
+    stage->fail_rank(fmt::format("{} has ended: {}", messages::to_string(address), reason));
+  });
 }
 
 void CafStage::start() {
@@ -174,31 +240,19 @@ void CafStage::start() {
 }
 
 void CafStage::post(Envelope envelope) {
-  impl_->posted.fetch_add(1, std::memory_order_relaxed);
-  if (envelope.to.rank != impl_->options.rank) {
-    if (auto sent = impl_->options.send_remote(envelope); !sent) {
-      const messages::Address self{impl_->options.rank, Role::rank_supervisor, 0};
-      post({self, self, impl_->options.epoch,
-            messages::RankFailed{self.rank, messages::failure_of(sent.error())}});
-    }
-    return;
-  }
-  if (impl_->has_subscribers.load(std::memory_order_acquire)) {
-    if (const auto event = event_of(envelope)) {
-      std::lock_guard lock(impl_->subscribers_mutex);
-      for (auto& subscriber : impl_->subscribers) tell(subscriber, *event);
-    }
-  }
-  if (envelope.to.role == Role::trainer) {
-    impl_->options.to_trainer(envelope);
-    return;
-  }
-  auto found = impl_->parts.find(envelope.to);
-  if (found != impl_->parts.end())
-    tell(found->second, caf_messages::Posted{std::move(envelope), gpu::HostLine::current().past()});
+  impl_->post(std::move(envelope));
+}
+
+void CafStage::blame(const messages::Address& role, std::string what) {
+  const auto found = impl_->parts.find(role);
+  if (found != impl_->parts.end()) tell(found->second, caf_messages::Stricken{std::move(what)});
 }
 
 void CafStage::subscribe(caf::actor subscriber) {
+  monitor(subscriber, [stage = impl_.get(), name = name_of(subscriber)](const std::string& reason) {
+    stage->fail_rank(fmt::format("an actor of the trainer of rank {} ({}) has ended: {}",
+                                 stage->options.rank.value, name, reason));
+  });
   std::lock_guard lock(impl_->subscribers_mutex);
   impl_->subscribers.push_back(std::move(subscriber));
   impl_->has_subscribers.store(true, std::memory_order_release);

@@ -10,6 +10,7 @@
 
 #include "actors/shell/role_host.hpp"
 #include "actors/shell/scheduler_policy.hpp"
+#include "actors/world/log.hpp"
 #include "core/result.hpp"
 #include "messages/envelope.hpp"
 
@@ -36,7 +37,7 @@ struct CafStageOptions {
   std::function<void(const messages::Envelope&)> to_trainer;
   /// Work for the data plane; called from the actors' threads.
   std::function<void(const messages::Address& from, const Work&)> perform;
-  std::function<void(std::string_view)> log;  ///< a line for people; may be empty
+  Logger log;
   /// At the end: how long actors of the trainer may take to end by themselves, and again when they are
   /// killed.
   std::chrono::milliseconds patience = std::chrono::seconds(5);
@@ -46,8 +47,8 @@ struct CafStageOptions {
 class CafStage {
  public:
   static core::Result<std::unique_ptr<CafStage>> create(CafStageOptions options);
-  /// Ends every actor and joins CAF's threads. An actor of the trainer that does not end, because its handler
-  /// does not return, is left behind with its system.
+  /// Ends every actor and joins CAF's threads. If an actor of the trainer does not end, because its handler
+  /// does not return, all are left behind with their system, and no role does anything any more.
   ~CafStage();
 
   /// All parts are spawned before the first message is posted.
@@ -58,8 +59,12 @@ class CafStage {
   /// From any thread. To local roles, this rank's trainer, or another rank; the sender takes care of epochs.
   void post(messages::Envelope envelope);
 
+  /// Work that the role asked for has thrown `what` outside of its actor: the role's parent decides. From any
+  /// thread.
+  void blame(const messages::Address& role, std::string what);
+
   /// A CAF actor of the user: it gets a RankEvent for each event of this rank. Subscribe before training
-  /// starts.
+  /// starts. If it ends with an error before the stage does, the rank fails.
   void subscribe(caf::actor subscriber);
 
   /// The system in which a user's own actors can live.
@@ -72,8 +77,9 @@ class CafStage {
   /// Messages posted so far.
   std::uint64_t message_count() const;
 
- private:
   struct Impl;
+
+ private:
   explicit CafStage(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

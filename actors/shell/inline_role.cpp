@@ -1,5 +1,6 @@
 #include "actors/shell/inline_role.hpp"
 
+#include <string_view>
 #include <utility>
 
 #include "core/errors.hpp"
@@ -18,7 +19,8 @@ void InlineRole::hear(messages::Message body) {
   std::string_view state;
   {
     std::lock_guard lock(mutex_);
-    host_.receive(envelope, gpu::HostLine::current().past());
+    supervise([&] { host_.receive(envelope, gpu::HostLine::current().past()); },
+              [&](std::string_view what) { host_.threw(what); });
     state = host_.machine().state();
   }
   if (ways_.witness != nullptr) ways_.witness->is_in(self_, state);

@@ -36,6 +36,7 @@ using messages::Role;
 struct ProcessRank::State {
   ProcessWorldOptions options;
   JobEnvironment environment;
+  std::unique_ptr<Log> log;
   EngineFacts facts;
   bool has_own_environment = false;  ///< the caller's, instead of the process's
   JobToken token{};
@@ -64,6 +65,12 @@ struct ProcessRank::State {
 
   bool is_one_host() const { return environment.local_world == environment.world.value; }
 
+  Logger said_by(Subsystem of) const { return {*log, of}; }
+  /// For what is below the actors.
+  std::function<void(std::string_view)> warnings_of(Subsystem of) const {
+    return [logger = said_by(of)](std::string_view line) { logger.say(LogLevel::warning, line); };
+  }
+
   RankPlace place() const {
     auto host = host_identity();
     return {host.id, std::move(host.name), environment.local_rank, environment.local_world,
@@ -79,9 +86,9 @@ struct ProcessRank::State {
     chosen.address = environment.control_host;
     chosen.port = environment.control_port;
     chosen.spans_hosts = !is_one_host();
-    chosen.log = options.log;
+    chosen.log = said_by(Subsystem::transport);
     if (facts.agent_key.empty()) return chosen;
-    meeting_point = std::make_unique<MeetingPoint>(environment, facts.agent_key, options.log);
+    meeting_point = std::make_unique<MeetingPoint>(environment, facts.agent_key, chosen.log);
     chosen.find = [this](std::chrono::nanoseconds limit) { return meeting_point->find(limit); };
     if (environment.rank.value != 0) return chosen;
     chosen.address = TRY(meeting_point->host_to_listen_at());
@@ -96,13 +103,6 @@ namespace {
 
 /// What a rank starts at least: streams, actors, the network, signals, files.
 constexpr int kThreads = 12;
-
-void write_line(std::string_view line) {
-  std::string text(line);
-  if (text.empty() || text.back() != '\n') text += '\n';
-  // One write, so that lines of several threads stay whole.
-  [[maybe_unused]] auto written = ::write(STDERR_FILENO, text.data(), text.size());
-}
 
 core::Result<JobToken> token_of(const JobEnvironment& environment, const EngineFacts& facts) {
   if (!environment.token.empty()) return token_from_hex(environment.token);
@@ -131,7 +131,7 @@ core::Result<JobToken> token_of(const JobEnvironment& environment, const EngineF
 /// Ranks of one host are spread over its GPUs, round robin. NCCL treats several ranks on one GPU as hosts of
 /// their own if it is told so before its first call. CUDA reads its own variables in its first call.
 core::Result<std::string> device_of_rank(const std::string& name, const JobEnvironment& environment,
-                                         const std::function<void(std::string_view)>& log) {
+                                         const Logger& log) {
   if (name != "cuda") return name;
   // The trainer's kernels too: loading one may wait for a collective on the device, and that for a rank which
   // waits for the kernel's results.
@@ -139,15 +139,17 @@ core::Result<std::string> device_of_rank(const std::string& name, const JobEnvir
   if (has_peers) ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   const auto gpus = static_cast<int>(TRY(gpu::list_cuda_devices()).size());
   if (has_peers && gpu::loads_kernels_lazily()) {
-    log("kernels are loaded when they are first launched, and loading one may wait for a collective forever: "
+    log.warning(
+        "kernels are loaded when they are first launched, and loading one may wait for a collective forever: "
         "set CUDA_MODULE_LOADING=EAGER before anything in this process calls CUDA");
   }
   if (ranks_share_gpus(environment, gpus)) {
     if (environment.local_rank == 0) {
-      log(
-          fmt::format("{} ranks share {} GPUs: tensors go over the loopback interface, which is for trying "
-                      "out and tests, not for speed; if each rank sees other GPUs, set TROUPE_OWN_GPUS=1",
-                      environment.local_world, gpus));
+      log.warning(
+          "{} ranks share {} GPUs: tensors go over the loopback interface, which is for trying out and "
+          "tests, "
+          "not for speed; if each rank sees other GPUs, set TROUPE_OWN_GPUS=1",
+          environment.local_world, gpus);
     }
     for (const auto& [variable, value] : gpu::several_ranks_on_one_gpu(environment.rank.value))
       ::setenv(variable.c_str(), value.c_str(), 0);
@@ -183,22 +185,27 @@ core::Result<std::unique_ptr<ProcessRank>> ProcessRank::create(ProcessWorldOptio
     state->options.environment = [] { return detect_environment(process_variables()); };
     state->facts = engine_facts(process_variables());
   }
-  if (!state->options.log) state->options.log = write_line;
   TRY(gpu::check_collectives(state->options.collectives));
   state->environment = TRY(state->options.environment());
+  const auto& place = state->environment;
+  auto log = TRY(log_options(process_variables(), place.rank, place.epoch));
+  log.sentences = state->options.log;
+  state->log = TRY(Log::open(std::move(log)));
   state->token = TRY(token_of(state->environment, state->facts));
   TRY(check_threads(kThreads));
   std::unique_ptr<ProcessRank> world(new ProcessRank(std::move(state)));
   world->state_->watcher =
       std::make_unique<SignalWatcher>(SIGUSR1, [world = world.get()] { world->dump_waits(); });
   TRY(world->open_device());
-  if (!world->device().is_host_memory()) world->state_->host_device = TRY(gpu::open_device("host"));
+  if (!world->device().is_host_memory())
+    world->state_->host_device = TRY(gpu::open_device("host", world->on_device_failure()));
   const auto& checkpoints = world->state_->options.checkpoint_directory;
   if (!checkpoints.empty()) {
     world->state_->storage = TRY(PosixStorage::open_or_make(checkpoints));
     std::string said;
     world->state_->owner = TRY(OwnerClaim::take(checkpoints, owner_name(world->environment()), said));
-    if (!said.empty() && world->rank().value == 0) world->state_->options.log(said);
+    if (!said.empty() && world->rank().value == 0)
+      world->log(Subsystem::checkpoint).say(LogLevel::warning, said);
     world->state_->io = std::make_unique<IoWorker>();
   }
   const auto& local = world->state_->options.local_checkpoint_directory;
@@ -250,19 +257,25 @@ CafStage* ProcessRank::stage() {
   return state_->stage.get();
 }
 
+/// A rank without its device can only report that; its streams report nothing any more.
+gpu::DeviceFailed ProcessRank::on_device_failure() {
+  return [this](const core::Error& error) {
+    const messages::Address self{rank(), Role::rank_supervisor, 0};
+    post({self, self, epoch(),
+          messages::RankFailed{rank(),
+                               {true, error.code, fmt::format("rank {}: {}", rank().value, error.message)}}});
+  };
+}
+
 core::Result<void> ProcessRank::open_device() {
   const auto& options = state_->options;
   state_->device_name = options.device;
-  // A rank without its device can only report that; its streams report nothing any more.
-  const gpu::DeviceFailed on_failure = [this](const core::Error& error) {
-    const messages::Address self{rank(), Role::rank_supervisor, 0};
-    post({self, self, epoch(), messages::RankFailed{rank(), messages::failure_of(error)}});
-  };
+  const auto on_failure = on_device_failure();
   if (options.open_device) {
     state_->device = TRY(options.open_device(on_failure));
     return {};
   }
-  state_->device_name = TRY(device_of_rank(options.device, environment(), options.log));
+  state_->device_name = TRY(device_of_rank(options.device, environment(), log(Subsystem::device)));
   state_->device = TRY(gpu::open_device(state_->device_name, on_failure));
   return {};
 }
@@ -290,7 +303,7 @@ core::Result<gpu::CollectiveBackend*> ProcessRank::collectives(gpu::Rendezvous& 
   options.host = host_identity().id;
   options.address_of_host = [this] { return gloo_host(); };
   options.register_memory = state_->options.register_memory;
-  options.log = state_->options.log;
+  options.log = state_->warnings_of(Subsystem::collectives);
   state_->backend = TRY(gpu::open_collectives(state_->options.collectives, *state_->device,
                                               state_->device_name, rendezvous, options));
   if (!state_->has_own_environment) {
@@ -334,7 +347,7 @@ core::Result<void> ProcessRank::open(Hooks hooks) {
   options.send_remote = [this](const messages::Envelope& envelope) { return send(envelope); };
   options.to_trainer = state_->hooks.to_trainer;
   options.perform = state_->hooks.perform;
-  options.log = state_->options.log;
+  options.log = log(Subsystem::actors);
   auto stage = TRY(CafStage::create(std::move(options)));
   std::lock_guard lock(state_->stage_mutex);
   state_->stage = std::move(stage);
@@ -353,7 +366,15 @@ core::Result<void> ProcessRank::start() {
   return {};
 }
 
+/// The network's thread goes on, whatever a message leads to here.
 void ProcessRank::on_network(NetworkEvent event) {
+  supervise([&] { hear(std::move(event)); },
+            [&](std::string_view what) {
+              on_device_failure()({core::Errc::internal, fmt::format("the control network: {}", what)});
+            });
+}
+
+void ProcessRank::hear(NetworkEvent event) {
   if (auto loss = end_of_rank(event)) tell_loss(*loss);
   const auto* arrived = std::get_if<MessageArrived>(&event);
   if (!arrived || state_->distrusted.contains(arrived->from)) return;
@@ -361,7 +382,7 @@ void ProcessRank::on_network(NetworkEvent event) {
   if (envelope) return post(std::move(*envelope));
   // Anything waiting for what it should have said would wait in vain.
   state_->distrusted.insert(arrived->from);
-  state_->options.log(envelope.error().message);
+  log(Subsystem::transport).say(LogLevel::error, envelope.error().message);
   tell_loss({arrived->from, std::move(envelope).error()});
 }
 
@@ -381,6 +402,11 @@ core::Result<void> ProcessRank::send(const messages::Envelope& envelope) {
 void ProcessRank::post(messages::Envelope envelope) {
   std::shared_lock lock(state_->stage_mutex);
   if (state_->stage) state_->stage->post(std::move(envelope));
+}
+
+void ProcessRank::blame(const messages::Address& role, std::string what) {
+  std::shared_lock lock(state_->stage_mutex);
+  if (state_->stage) state_->stage->blame(role, std::move(what));
 }
 
 void ProcessRank::close() {
@@ -403,7 +429,8 @@ void ProcessRank::close() {
   io.reset();
   local_io.reset();
   if (state_->network) {
-    if (auto closed = state_->network->close(); !closed) state_->options.log(closed.error().message);
+    if (auto closed = state_->network->close(); !closed)
+      log(Subsystem::transport).say(LogLevel::warning, closed.error().message);
   }
   state_->network.reset();
 }
@@ -426,8 +453,8 @@ void ProcessRank::run_local_io(std::function<void()> job) {
   if (state_->local_io) state_->local_io->run(std::move(job));
 }
 
-void ProcessRank::log(std::string_view line) {
-  state_->options.log(line);
+Logger ProcessRank::log(Subsystem of) const {
+  return state_->said_by(of);
 }
 
 std::vector<WaitReport> ProcessRank::wait_reports() {
@@ -439,8 +466,9 @@ std::vector<WaitReport> ProcessRank::wait_reports() {
 void ProcessRank::dump_waits() {
   const auto reports = wait_reports();
   // Without reports there may be no device yet.
-  write_line("who waits for whom, rank " + std::to_string(rank().value) + ":\n" +
-             (reports.empty() ? "no actors are there" : render(reports, state_->device->now())));
+  state_->log->answer(Subsystem::actors,
+                      "who waits for whom, rank " + std::to_string(rank().value) + ":\n" +
+                          (reports.empty() ? "no actors are there" : render(reports, state_->device->now())));
 }
 
 std::uint64_t ProcessRank::message_count() const {

@@ -3,12 +3,12 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "actors/shell/caf_stage.hpp"
 #include "actors/shell/process_world.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "actors/world/network.hpp"
+#include "gpu/devices.hpp"
 
 namespace troupe::actors {
 
@@ -42,13 +42,14 @@ class ProcessRank final : public RankWorld {
   void spawn(messages::Address address, std::unique_ptr<Machine> machine) override;
   core::Result<void> start() override;
   void post(messages::Envelope envelope) override;
+  void blame(const messages::Address& role, std::string what) override;
   void close() override;
   Storage* storage() override;
   std::size_t read_threads() const override { return 4; }
   void run_io(std::function<void()> job) override;
   Storage* local_storage() override;
   void run_local_io(std::function<void()> job) override;
-  void log(std::string_view line) override;
+  Logger log(Subsystem of) const override;
   std::vector<WaitReport> wait_reports() override;
   std::uint64_t message_count() const override;
 
@@ -56,8 +57,10 @@ class ProcessRank final : public RankWorld {
   struct State;
   explicit ProcessRank(std::unique_ptr<State> state);
   core::Result<void> open_device();
+  gpu::DeviceFailed on_device_failure();
   core::Result<std::string> gloo_host() const;
   void on_network(NetworkEvent event);
+  void hear(NetworkEvent event);
   void tell_loss(const RankLost& loss);
   core::Result<void> send(const messages::Envelope& envelope);
   void dump_waits();

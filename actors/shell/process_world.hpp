@@ -52,8 +52,9 @@ struct ProcessWorldOptions {
   /// without it a folder with that name is added. In a tmpfs the copies stay in memory after the process
   /// ends. Empty: there is no local tier.
   std::string local_checkpoint_directory;
-  /// Receives reports of the control network and of fences; by default lines go to standard error.
-  std::function<void(std::string_view line)> log;
+  /// Receives what the runtime says to people, a sentence per call, from any thread, as far as TROUPE_LOG
+  /// asks for it; by default lines with time, level and place go to standard error (docs/logging.md).
+  std::function<void(std::string_view sentence)> log;
 };
 
 /// This process as one rank of a job: CAF actors, TCP to the Coordinator, a device, and collectives over

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "actors/shell/role_host.hpp"
 #include "actors/shell/tracer.hpp"
 #include "actors/shell/trainer_patience.hpp"
+#include "actors/world/log.hpp"
 #include "actors/world/storage.hpp"
 #include "core/element_range.hpp"
 #include "core/ids.hpp"
@@ -73,6 +75,9 @@ class RankWorld {
   virtual core::Result<void> start() = 0;
   /// From any thread.
   virtual void post(messages::Envelope envelope) = 0;
+  /// Work that this role asked for has thrown `what` in a thread that is not its own: the role's parent
+  /// decides. From any thread.
+  virtual void blame(const messages::Address& role, std::string what) = 0;
   /// No actor runs and no message arrives afterwards. Idempotent.
   virtual void close() = 0;
 
@@ -87,8 +92,8 @@ class RankWorld {
   virtual Storage* local_storage() { return nullptr; }
   /// As run_io(), on a separate worker, so that the storage of checkpoints does not hold up the local one.
   virtual void run_local_io(std::function<void()> job) { run_io(std::move(job)); }
-  /// A line for people, about what is not worth a failure.
-  virtual void log(std::string_view line) = 0;
+  /// What is said to people.
+  virtual Logger log(Subsystem of) const = 0;
 
   /// Is told what the roles do that run on the trainer's thread; null: nobody asks.
   virtual RoleWitness* witness() { return nullptr; }

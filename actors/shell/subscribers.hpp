@@ -31,7 +31,8 @@ struct RankEvent {
   std::string reason;
 };
 
-/// The subscriber lives until the session ends. Errc::invalid_argument before a session has joined.
+/// The subscriber lives until the session ends. If it ends before that with an error, or throws, the rank
+/// fails and all are told that it did. Errc::invalid_argument before a session has joined.
 core::Result<void> subscribe(ProcessWorld& world, caf::actor subscriber);
 core::Result<caf::actor_system*> actor_system(ProcessWorld& world);
 

@@ -18,15 +18,17 @@ struct SimulatedRank::Part final : EffectSink {
 
   void post(messages::Envelope envelope) override { rank.post(std::move(envelope)); }
   void arm(TimerId id, std::uint64_t generation, std::chrono::nanoseconds after) override {
-    rank.surroundings_.loop.schedule(after, "timer", [this, id, generation] {
-      if (rank.dead_ || rank.closed_) return;
-      host.timer(id, generation);
-      rank.note_state(*this);
-    });
+    rank.surroundings_.loop.schedule(
+        after, "timer", [this, id, generation] { rank.run(*this, [&] { host.timer(id, generation); }); });
   }
   void perform(const messages::Address& self, const Work& work) override {
     rank.surroundings_.monitor.on_work(self, work);
     rank.hooks_.perform(self, work);
+  }
+  void end_process(const std::string& why) override {
+    rank.log(Subsystem::actors).say(LogLevel::error, why);
+    rank.surroundings_.loop.schedule({}, "end of a process",
+                                     [this] { rank.surroundings_.end_process(rank.rank_); });
   }
 
   SimulatedRank& rank;
@@ -52,6 +54,9 @@ SimulatedRank::SimulatedRank(SimulatedSurroundings surroundings, core::Rank rank
       surroundings_.monitor.violate(fmt::format("ST-1: rank {}: {}", rank_.value, what));
     });
   }
+  LogOptions log;
+  log.sentences = [this](std::string_view sentence) { said_.emplace_back(sentence); };
+  log_ = Log::open(std::move(log)).value();
   io_.delay = local_io_.delay = surroundings.io_delay;
   const auto slower = surroundings.local_io_delays.find(rank.value);
   if (slower != surroundings.local_io_delays.end()) local_io_.delay = slower->second;
@@ -134,7 +139,10 @@ void SimulatedRank::spawn(messages::Address address, std::unique_ptr<Machine> ma
 }
 
 core::Result<void> SimulatedRank::start() {
-  for (auto& [address, part] : parts_) part->host.start();
+  for (auto& [address, part] : parts_) {
+    supervise([&part = part] { part->host.start(); },
+              [&part = part](std::string_view what) { part->host.threw(what); });
+  }
   return {};
 }
 
@@ -179,12 +187,27 @@ void SimulatedRank::run_one_message(Part& part) {
   const auto [envelope, past] = std::move(part.mailbox.front());
   part.mailbox.pop_front();
   surroundings_.loop.note(messages::name_of(envelope.body));
-  part.host.receive(envelope, past);
-  note_state(part);
+  run(part, [&part, &envelope = envelope, &past = past] { part.host.receive(envelope, past); });
   if (part.mailbox.empty() || part.scheduled) return;
   part.scheduled = true;
   surroundings_.loop.schedule(delays_.up_to(surroundings_.mailbox_delay), "message",
                               [this, &part] { run_one_message(part); });
+}
+
+/// As an actor's own thread does it.
+template <class Call>
+void SimulatedRank::run(Part& part, const Call& call) {
+  if (dead_ || closed_) return;
+  supervise(call, [&part](std::string_view what) { part.host.threw(what); });
+  note_state(part);
+}
+
+void SimulatedRank::blame(const messages::Address& role, std::string what) {
+  const auto found = parts_.find(role);
+  if (found == parts_.end()) return;
+  surroundings_.loop.schedule(
+      delays_.up_to(surroundings_.mailbox_delay), "blame",
+      [this, &part = *found->second, what = std::move(what)] { run(part, [&] { part.host.threw(what); }); });
 }
 
 void SimulatedRank::note_state(Part& part) {
@@ -257,7 +280,8 @@ void SimulatedRank::close() {
     gpu::HostLine::current().join(queue->line.clock());
   }
   if (!network_) return;
-  if (auto closed = network_->close(); !closed) log(closed.error().message);
+  if (auto closed = network_->close(); !closed)
+    log(Subsystem::transport).say(LogLevel::warning, closed.error().message);
 }
 
 std::vector<WaitReport> SimulatedRank::wait_reports() {

@@ -40,6 +40,8 @@ struct SimulatedSurroundings {
   bool checks_order = true;  ///< see SimulationOptions
   /// Called when a role has entered another state; may be empty.
   std::function<void(const messages::Address& role, std::string_view state)> entered = nullptr;
+  /// Called when nothing else can end a rank's part in the job.
+  std::function<void(core::Rank)> end_process = nullptr;
 };
 
 /// One rank's world in the simulator: its roles, its device, and a fiber for its trainer. Only bytes pass
@@ -83,14 +85,15 @@ class SimulatedRank final : public RankWorld, private TrainerPatience, private R
   void spawn(messages::Address address, std::unique_ptr<Machine> machine) override;
   core::Result<void> start() override;
   void post(messages::Envelope envelope) override;
+  void blame(const messages::Address& role, std::string what) override;
   void close() override;
   Storage* storage() override { return surroundings_.storage; }
   void run_io(std::function<void()> job) override { run_io(io_, std::move(job)); }
   Storage* local_storage() override;
   void run_local_io(std::function<void()> job) override { run_io(local_io_, std::move(job)); }
-  void log(std::string_view line) override { log_.emplace_back(line); }
-  /// Log lines for people, in order.
-  const std::vector<std::string>& logged() const { return log_; }
+  Logger log(Subsystem of) const override { return {*log_, of}; }
+  /// What was said to people, in order.
+  const std::vector<std::string>& logged() const { return said_; }
   RoleWitness* witness() override { return this; }
   std::vector<WaitReport> wait_reports() override;
   std::uint64_t message_count() const override { return messages_; }
@@ -108,6 +111,8 @@ class SimulatedRank final : public RankWorld, private TrainerPatience, private R
   void rest();
   void deliver(const messages::Envelope& envelope);
   void run_one_message(Part& part);
+  template <class Call>
+  void run(Part& part, const Call& call);
   void note_state(Part& part);
   struct IoQueue {
     std::chrono::nanoseconds delay{};
@@ -134,7 +139,8 @@ class SimulatedRank final : public RankWorld, private TrainerPatience, private R
   RandomStream delays_;
   IoQueue io_;
   IoQueue local_io_;
-  std::vector<std::string> log_;
+  std::vector<std::string> said_;
+  std::unique_ptr<Log> log_;
   Hooks hooks_;
   std::map<messages::Address, std::unique_ptr<Part>> parts_;
   std::map<messages::Address, std::string_view> states_;  ///< of roles that run on the trainer's thread

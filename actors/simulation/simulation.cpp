@@ -32,6 +32,9 @@ Simulation::Simulation(SimulationOptions options)
                                      options_.local_io_delays};
   surroundings.checks_order = options_.checks_order;
   surroundings.entered = [this](const auto& role, std::string_view state) { on_state(role, state); };
+  surroundings.end_process = [this](core::Rank rank) {
+    inject({.kind = SimulatedFault::Kind::kill, .rank = rank});
+  };
   for (int rank = 0; rank < options_.ranks.value; ++rank) {
     ranks_.push_back(
         std::make_unique<SimulatedRank>(surroundings, core::Rank{rank}, options_.ranks, options_.device));

@@ -15,6 +15,8 @@ namespace {
 
 class HostDevice final : public Device {
  public:
+  explicit HostDevice(DeviceFailed on_failure) : failure_(std::move(on_failure)) {}
+
   DeviceKind kind() const override { return DeviceKind::host; }
   bool is_host_memory() const override { return true; }
 
@@ -30,7 +32,7 @@ class HostDevice final : public Device {
   core::Result<Stream> create_stream(StreamOptions options) override {
     const std::string name = options.name;
     try {
-      return std::make_unique<HostStream>(std::move(options), observer_);
+      return std::make_unique<HostStream>(std::move(options), observer_, failure_);
     } catch (const std::system_error& error) {
       return core::fail(
           core::Errc::unavailable,
@@ -48,12 +50,13 @@ class HostDevice final : public Device {
 
  private:
   ObserverSlot observer_;
+  FailureSlot failure_;
 };
 
 }  // namespace
 
-core::Result<std::unique_ptr<Device>> open_host_device() {
-  return std::make_unique<HostDevice>();
+core::Result<std::unique_ptr<Device>> open_host_device(DeviceFailed on_failure) {
+  return std::make_unique<HostDevice>(std::move(on_failure));
 }
 
 }  // namespace troupe::gpu

@@ -4,6 +4,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <exception>
+#include <string_view>
 #include <utility>
 
 #include "core/errors.hpp"
@@ -27,9 +29,10 @@ void dress_thread(const std::string& name, int priority) {
 
 }  // namespace
 
-HostStream::HostStream(StreamOptions options, const ObserverSlot& observer)
+HostStream::HostStream(StreamOptions options, const ObserverSlot& observer, FailureSlot& failure)
     : name_(std::move(options.name)),
       observer_(observer),
+      failure_(failure),
       worker_([this, priority = options.priority] { work(priority); }) {}
 
 HostStream::~HostStream() {
@@ -120,6 +123,20 @@ void HostStream::work(int priority) {
 }
 
 void HostStream::run(const Task& task) const {
+  const auto failed = [&](std::string_view what) {
+    failure_.set({core::Errc::internal, fmt::format("a task{}{} of the host's stream '{}' threw: {}",
+                                                    task.label.empty() ? "" : " ", task.label, name_, what)});
+  };
+  try {
+    run_observed(task);
+  } catch (const std::exception& error) {
+    failed(error.what());
+  } catch (...) {
+    failed("something that is no std::exception");
+  }
+}
+
+void HostStream::run_observed(const Task& task) const {
   if (task.label.empty() || !observer_.is_occupied()) return task.run();
   const DeviceTime begin = host_now();
   task.run();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -7,19 +8,35 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
+#include "gpu/devices.hpp"
 #include "gpu/host/marker.hpp"
 #include "gpu/host/observer_slot.hpp"
 #include "gpu/stream.hpp"
 
 namespace troupe::gpu {
 
+/// Tells, once, that a task of a device has thrown. Thread-safe.
+class FailureSlot {
+ public:
+  explicit FailureSlot(DeviceFailed told) : told_(std::move(told)) {}
+
+  void set(const core::Error& error) {
+    if (!is_set_.exchange(true) && told_) told_(error);
+  }
+
+ private:
+  const DeviceFailed told_;
+  std::atomic<bool> is_set_{false};
+};
+
 /// A stream of the host device: a queue and one thread, named after the stream, that runs it in order. The
 /// thread sleeps while the queue is empty. A wait for an event blocks this thread only.
 class HostStream final : public StreamQueue {
  public:
-  /// `observer` must outlive the stream.
-  HostStream(StreamOptions options, const ObserverSlot& observer);
+  /// `observer` and `failure` must outlive the stream.
+  HostStream(StreamOptions options, const ObserverSlot& observer, FailureSlot& failure);
   ~HostStream() override;
 
   std::string_view name() const override { return name_; }
@@ -40,9 +57,11 @@ class HostStream final : public StreamQueue {
   bool is_idle();
   void work(int priority);
   void run(const Task& task) const;
+  void run_observed(const Task& task) const;
 
   const std::string name_;
   const ObserverSlot& observer_;
+  FailureSlot& failure_;
   std::mutex mutex_;  // guards queue_, running_ and stopping_
   std::condition_variable changed_;
   std::deque<Task> queue_;

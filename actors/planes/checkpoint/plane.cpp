@@ -9,6 +9,7 @@
 
 #include "actors/roles/chunks.hpp"
 #include "actors/roles/machine.hpp"
+#include "actors/shell/role_host.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "gpu/kernels.hpp"
@@ -77,6 +78,15 @@ void CheckpointPlane::say(Role role, messages::Message message) {
   options_.post({self, self, options_.epoch, std::move(message)});
 }
 
+/// What a job throws is the business of who asked for it.
+void CheckpointPlane::run_io(Role asker, std::function<void()> job) {
+  options_.run_io([this, asker, job = std::move(job)] {
+    supervise(job, [&](std::string_view what) {
+      options_.blame(asker, fmt::format("a job for its files: {}", what));
+    });
+  });
+}
+
 CheckpointPlane::SavePointer CheckpointPlane::find(std::uint64_t sequence) {
   std::lock_guard lock(mutex_);
   const auto found = saves_.find(sequence);
@@ -107,7 +117,8 @@ void CheckpointPlane::on(const StageChunk& work) {
   const auto done = [this, work] {
     say(options_.writer, messages::ChunkStaged{work.sequence, work.chunk, work.credit});
   };
-  if (!save) return done();
+  // In order all the same: who asks in the name of no save learns that nothing is being copied.
+  if (!save) return stream_->notify(done);
   const auto& chunk = save->chunks[work.chunk];
   if (auto updated = data_.updated(chunk.bucket)) stream_->wait(updated);
   auto staging = staged_chunk(work.credit, chunk);
@@ -120,7 +131,7 @@ void CheckpointPlane::on(const StageChunk& work) {
 }
 
 void CheckpointPlane::on(const WriteChunk& work) {
-  options_.run_io([this, work, save = find(work.sequence)] {
+  run_io(options_.writer, [this, work, save = find(work.sequence)] {
     Result<void> result;
     if (save && !save->closed) {
       result = write(*save, work.chunk, staged_chunk(work.credit, save->chunks[work.chunk]));
@@ -170,7 +181,7 @@ Result<void> CheckpointPlane::append(Save& save, std::uint32_t index, std::span<
 }
 
 void CheckpointPlane::on(const FinishFiles& work) {
-  options_.run_io([this, work, save = find(work.sequence)] {
+  run_io(options_.writer, [this, work, save = find(work.sequence)] {
     messages::FilesDurable durable{work.sequence, options_.rank, {}, {}};
     if (save && !save->closed) {
       auto hashes = finish(*save);
@@ -199,10 +210,11 @@ Result<std::vector<std::uint64_t>> CheckpointPlane::finish(Save& save) {
 }
 
 void CheckpointPlane::on(const MakeSaveDirectory& work) {
-  options_.run_io([this, work] {
+  run_io(Role::checkpoint_coordinator, [this, work] {
     if (!std::exchange(cleared_, true)) {
       auto cleared = clear_unfinished(storage_);
-      if (!cleared) options_.log("what earlier saves left could not be removed: " + cleared.error().message);
+      if (!cleared)
+        options_.log.warning("what earlier saves left could not be removed: {}", cleared.error().message);
     }
     const auto made = storage_.make_directory(work.directory);
     if (made) held_.insert_or_assign(work.directory, hold_directory(storage_, work.directory));
@@ -211,7 +223,7 @@ void CheckpointPlane::on(const MakeSaveDirectory& work) {
 }
 
 void CheckpointPlane::on(const CommitSave& work) {
-  options_.run_io([this, work] {
+  run_io(Role::checkpoint_coordinator, [this, work] {
     const auto committed =
         commit_checkpoint(storage_, work.directory, core::checkpoint_name(work.step), work.manifest);
     say(Role::checkpoint_coordinator,
@@ -223,16 +235,16 @@ void CheckpointPlane::on(const CommitSave& work) {
 
 void CheckpointPlane::tidy(core::StepCount committed) {
   if (auto written = write_tracker(storage_, committed); !written)
-    options_.log("the tracker file was not written: " + written.error().message);
+    options_.log.warning("the tracker file was not written: {}", written.error().message);
   if (auto pruned = prune_checkpoints(storage_, options_.retention, false, committed); !pruned)
-    options_.log("old checkpoints were not removed: " + pruned.error().message);
+    options_.log.warning("old checkpoints were not removed: {}", pruned.error().message);
 }
 
 void CheckpointPlane::on(const DiscardSave& work) {
-  options_.run_io([this, work] {
+  run_io(Role::checkpoint_coordinator, [this, work] {
     if (auto removed = remove_tree(storage_, work.directory); !removed)
-      options_.log(
-          fmt::format("{} of a failed save was not removed: {}", work.directory, removed.error().message));
+      options_.log.warning("{} of a failed save was not removed: {}", work.directory,
+                           removed.error().message);
     held_.erase(work.directory);
   });
 }

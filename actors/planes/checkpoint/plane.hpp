@@ -14,6 +14,7 @@
 #include "actors/planes/step/state.hpp"
 #include "actors/roles/checkpoint_work.hpp"
 #include "actors/roles/chunks.hpp"
+#include "actors/world/log.hpp"
 #include "actors/world/storage.hpp"
 #include "actors/world/storage/holds.hpp"
 #include "core/ids.hpp"
@@ -36,7 +37,9 @@ class CheckpointPlane {
     core::Retention retention;
     std::function<void(messages::Envelope)> post;       ///< from any thread; must not block
     std::function<void(std::function<void()>)> run_io;  ///< one job after another
-    std::function<void(const std::string& line)> log;   ///< what is not worth a failure
+    /// A job that this role asked for has thrown.
+    std::function<void(messages::Role asker, std::string what)> blame;
+    Logger log;  ///< what is not worth a failure
   };
 
   /// Allocates the staging buffers, once. Everything given must outlive it; `memory` is where the pieces of
@@ -78,6 +81,7 @@ class CheckpointPlane {
   core::Result<void> write(Save& save, std::uint32_t chunk, gpu::ConstBufferView staged);
   core::Result<std::vector<std::uint64_t>> finish(Save& save);
   void tidy(core::StepCount committed);
+  void run_io(messages::Role asker, std::function<void()> job);
   SavePointer find(std::uint64_t sequence);
   void say(messages::Role role, messages::Message message);
 

@@ -8,6 +8,7 @@
 
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/planes/replica/copies.hpp"
+#include "actors/shell/role_host.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "gpu/order/task_order.hpp"
@@ -88,11 +89,21 @@ ReplicaPlane::RunningPointer ReplicaPlane::find(std::uint64_t exchange) {
   return found->second;
 }
 
+/// What a job throws is the business of the keeper, which asked for it.
+void ReplicaPlane::run_io(std::function<void()> job) {
+  options_.run_io([this, job = std::move(job)] {
+    supervise(job, [&](std::string_view what) {
+      options_.blame(Role::replica_keeper, fmt::format("a job for its files: {}", what));
+    });
+  });
+}
+
 void ReplicaPlane::on(const MakeCopyDirectory& work) {
-  options_.run_io([this, work] {
+  run_io([this, work] {
     if (!std::exchange(cleared_, true)) {
       auto cleared = clear_unfinished_copies(storage_);
-      if (!cleared) options_.log("what earlier local saves left was not removed: " + cleared.error().message);
+      if (!cleared)
+        options_.log.warning("what earlier local saves left was not removed: {}", cleared.error().message);
     }
     const auto made = make_copy_directory(storage_, work.name, options_.rank);
     say(messages::CopyDirectoryMade{work.sequence, messages::failure_of(made)});
@@ -100,7 +111,7 @@ void ReplicaPlane::on(const MakeCopyDirectory& work) {
 }
 
 void ReplicaPlane::on(const SealCopy& work) {
-  options_.run_io([this, work] {
+  run_io([this, work] {
     messages::CopySealed sealed{work.sequence, 0, {}};
     if (auto bytes = seal(work)) {
       sealed.bytes = *bytes;
@@ -149,7 +160,7 @@ gpu::BufferView ReplicaPlane::own_part(const Exchange& plan, std::uint32_t round
 }
 
 void ReplicaPlane::on(const ReadRound& work) {
-  options_.run_io([this, work, running = find(work.exchange)] {
+  run_io([this, work, running = find(work.exchange)] {
     if (running->reading)
       running->reading = read(*running, work.round, own_part(running->plan, work.round, work.credit));
     say(messages::RoundRead{work.exchange, work.round, work.credit, messages::failure_of(running->reading)});
@@ -200,7 +211,7 @@ void ReplicaPlane::on(const ShareRound& work) {
 }
 
 void ReplicaPlane::on(const WriteRound& work) {
-  options_.run_io([this, work, running = find(work.exchange)] {
+  run_io([this, work, running = find(work.exchange)] {
     const auto written = write(*running, work);
     if (running->writing) running->writing = written;
     say(messages::RoundWritten{work.exchange, work.round, work.credit, messages::failure_of(written)});
@@ -231,7 +242,7 @@ void ReplicaPlane::on(const CloseExchange& work) {
     std::lock_guard lock(mutex_);
     running_.erase(work.exchange);
   }
-  options_.run_io([this, work, running = std::move(running)] {
+  run_io([this, work, running = std::move(running)] {
     say(messages::ExchangeClosed{work.exchange, messages::failure_of(close(*running))});
   });
 }
@@ -246,18 +257,18 @@ Result<void> ReplicaPlane::close(Running& running) {
 }
 
 void ReplicaPlane::on(const TidyCopies& work) {
-  options_.run_io([this, work] {
+  run_io([this, work] {
     if (auto tidied = tidy_copies(storage_, work.name, options_.keep); !tidied)
-      options_.log("older local copies were not removed: " + tidied.error().message);
+      options_.log.warning("older local copies were not removed: {}", tidied.error().message);
     say(messages::CopiesTidied{work.sequence});
   });
 }
 
 void ReplicaPlane::on(const DiscardCopies& work) {
-  options_.run_io([this, work] {
+  run_io([this, work] {
     if (auto removed = remove_tree(storage_, directory_of(work.name)); !removed)
-      options_.log(fmt::format("{} of a local save that failed was not removed: {}", directory_of(work.name),
-                               removed.error().message));
+      options_.log.warning("{} of a local save that failed was not removed: {}", directory_of(work.name),
+                           removed.error().message);
     say(messages::CopiesTidied{work.sequence});
   });
 }

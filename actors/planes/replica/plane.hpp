@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "actors/roles/replica_work.hpp"
+#include "actors/world/log.hpp"
 #include "actors/world/storage.hpp"
 #include "core/checkpoint/save_plan.hpp"
 #include "core/ids.hpp"
@@ -37,7 +38,9 @@ class ReplicaPlane {
     std::chrono::nanoseconds deadline = std::chrono::seconds(60);  ///< of a round
     std::function<void(messages::Envelope)> post;                  ///< from any thread; must not block
     std::function<void(std::function<void()>)> run_io;             ///< one job after another
-    std::function<void(const std::string& line)> log;              ///< what is not worth a failure
+    /// A job that this role asked for has thrown.
+    std::function<void(messages::Role asker, std::string what)> blame;
+    Logger log;  ///< what is not worth a failure
   };
 
   /// Allocates its buffers, chunk_bytes x members x credits, once. `device` has host memory, and so has the
@@ -83,6 +86,7 @@ class ReplicaPlane {
   gpu::Operation gather(const Exchange& plan, std::uint32_t round, gpu::BufferView buffer) const;
   /// Where this rank's part of a round is in its buffer.
   gpu::BufferView own_part(const Exchange& plan, std::uint32_t round, std::uint32_t credit);
+  void run_io(std::function<void()> job);
   void say(messages::Message message);
 
   gpu::Device& device_;

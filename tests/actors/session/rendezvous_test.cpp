@@ -55,10 +55,11 @@ class StoreWorld final : public RankWorld, private TrainerPatience {
   core::Result<void> open(Hooks) override { return {}; }
   void spawn(messages::Address, std::unique_ptr<Machine>) override {}
   core::Result<void> start() override { return {}; }
+  void blame(const messages::Address&, std::string) override {}
   void close() override {}
   Storage* storage() override { return nullptr; }
   void run_io(std::function<void()>) override {}
-  void log(std::string_view) override {}
+  Logger log(Subsystem) const override { return {}; }
   std::vector<WaitReport> wait_reports() override { return {}; }
   std::uint64_t message_count() const override { return 0; }
 
