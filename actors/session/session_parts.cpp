@@ -9,8 +9,10 @@
 #include "actors/roles/conductor.hpp"
 #include "actors/roles/coordinator.hpp"
 #include "actors/session/first_values.hpp"
+#include "actors/session/program_check.hpp"
 #include "actors/session/rendezvous.hpp"
 #include "actors/session/role_configs.hpp"
+#include "actors/session/told.hpp"
 #include "actors/session/trainer_tensors.hpp"
 #include "core/errors.hpp"
 #include "core/indices.hpp"
@@ -93,6 +95,9 @@ core::Result<void> Session::Parts::open() {
   spawn_roles();
   TRY(world.start());
   TRY(inbox.wait_welcome(options.join_deadline + 5 * kGrace));
+  inbox.on_deadline([this](const core::Error& late) {
+    return context->abandon({late.code, fmt::format("rank {}: {}", world.rank().value, late.message)});
+  });
   return connect();
 }
 
@@ -113,6 +118,11 @@ core::Result<void> Session::Parts::open_experts() {
     return lane;
   });
   return {};
+}
+
+core::Result<void> Session::Parts::in_time(core::Result<void> done) {
+  if (done || done.error().code != core::Errc::timeout) return done;
+  return tl::unexpected(inbox.fail(std::move(done.error())));
 }
 
 /// What ranks compare when they join.
@@ -199,7 +209,7 @@ core::Result<void> Session::Parts::open_planes() {
 RankWorld::Hooks Session::Parts::hooks() {
   RankWorld::Hooks hooks;
   hooks.to_trainer = [this](const messages::Envelope& envelope) {
-    if (const auto* note = std::get_if<messages::WaitNote>(&envelope.body)) world.log(note->text);
+    say_to_people(envelope.body, world.log(Subsystem::session));
     inbox.deliver(envelope);
   };
   hooks.perform = [this](const messages::Address& from, const Work& work) {
@@ -251,9 +261,10 @@ void Session::Parts::spawn_roles() {
   }
 }
 
-/// All ranks are there: they make their groups together, and agree on what they save.
+/// All ranks are there: what they run fits together, they make their groups, and agree on what they save.
 core::Result<void> Session::Parts::connect() {
   gpu::CollectiveBackend* backend = TRY(collectives);
+  TRY(check_programs_of_ranks(*context, programs_checked++));
   auto groups = TRY(group_maker().of_step(*backend, plan, data->program()));
   for (const auto& spec : trainer_groups()) {
     auto members = own_part(spec, world.rank());
@@ -421,6 +432,8 @@ core::Result<void> Session::Parts::publish_all() {
 core::Result<void> Session::Parts::follow(const core::DeclaredOrder& units_order) {
   plan.inputs.order = {};
   TRY(take_order(plan, units_order, {}));
+  if (auto fits = check_programs_of_ranks(*context, programs_checked++); !fits)
+    return tl::unexpected(context->abandon(std::move(fits.error())));
   // No actor looks at the program before the step begins, of which it is told by a message after this.
   data->follow_order();
   gate->follow_order();

@@ -42,6 +42,8 @@ struct Session::Parts {
   core::Result<void> open_experts();
   core::Result<void> open_planes();
   core::Error give_up(core::Error reason);
+  /// What all ranks do together: if its deadline passes, the session has failed.
+  core::Result<void> in_time(core::Result<void> done);
   RankWorld::Hooks hooks();
   std::vector<WaitReport> wait_reports();
   void spawn_membership(RankSupervisorConfig supervisor);
@@ -132,6 +134,7 @@ struct Session::Parts {
   messages::CallCounts calls = messages::CallCounts(messages::kCallNames.size(), 0);
   bool has_agreed = false;  ///< on first values
   std::uint64_t first_values_compared = 0;
+  std::uint64_t programs_checked = 0;
 };
 
 }  // namespace troupe::actors

@@ -81,6 +81,51 @@ TEST(DeclaredOperationsOfOneRank, AreComparedAlsoBetweenRanksThatHaveOtherExpert
       HasSubstr("all_reduce on ep in 'forward of unit 0' dtype=bf16 counts=even 2x4"));
 }
 
+/// What all ranks are told when those with other experts go through their units in another order, so that
+/// each waits in an operation of one unit for the others, which wait in that of another.
+std::string told_of_circle(int ranks, Strategy strategy) {
+  SimulationOptions simulation;
+  simulation.ranks = {ranks};
+  const auto outcome = simulate_job<bool>(simulation, [&](SimulatedRank& rank) -> Result<bool> {
+    auto options = options_of({.strategy = strategy});
+    options.training.tensor_parallel = 1;
+    options.training.expert_parallel = 2;
+    options.training.lanes = ranks;
+    for (auto& one : options.operations) one.group = "ep";
+    auto specs = parameters();
+    const int experts = rank.rank().value % 2;
+    specs[2].name += "." + std::to_string(experts);
+    specs[2].is_expert = true;
+    if (experts == 1) options.order = {{{1}, {0}, {2}}, {{2}, {0}, {1}}};
+    return TRY(Session::join(rank, options, specs)) != nullptr;
+  });
+  EXPECT_EQ(violations_of(outcome.report), "");
+  EXPECT_LT(outcome.report.virtual_time, std::chrono::seconds(1));
+  for (const auto& result : outcome.report.results) {
+    if (result) return "it joined";
+    EXPECT_EQ(result.error().message, outcome.report.results[0].error().message);
+  }
+  return outcome.report.results[0].error().message;
+}
+
+TEST(DeclaredOperationsOfOneRank, ThatWaitForEachOtherAreRefusedOnAllRanksWhenTheyJoin) {
+  for (const auto strategy : {Strategy::zero2, Strategy::zero3}) {
+    for (const int ranks : {2, 4}) {
+      const auto told = told_of_circle(ranks, strategy);
+
+      EXPECT_THAT(told, HasSubstr("the ranks' programs do not fit together: "));
+      EXPECT_THAT(told, HasSubstr("rank 0"));
+      EXPECT_THAT(told, HasSubstr("rank 1"));
+      if (strategy == Strategy::zero3) {
+        EXPECT_THAT(told, HasSubstr("one of them has changed places"));
+        continue;
+      }
+      EXPECT_THAT(told, HasSubstr("on ep in 'forward of unit 0'"));
+      EXPECT_THAT(told, HasSubstr("on ep in 'forward of unit 1'"));
+    }
+  }
+}
+
 /// Why a plan with one operation more is refused.
 std::string refused_plan(const std::function<void(DeclaredOperation&)>& spoil, Strategy strategy,
                          const std::function<void(std::vector<core::ParameterSpec>&)>& edit = {},
