@@ -10,7 +10,7 @@ namespace troupe::posix {
 
 /// A limit of the time in which this process runs. A job that is stopped as a whole, or whose hosts are
 /// suspended, hears nobody meanwhile, and may blame nobody for it when it goes on. It shows by a look that is
-/// late, so that whoever waits looks every kLook. Not thread-safe.
+/// late, so that one has to look every kLook. Not thread-safe.
 class Countdown {
  public:
   using Clock = std::chrono::steady_clock;

@@ -11,7 +11,7 @@
 namespace troupe::posix {
 
 /// A file as memory that is read when it is touched. Where the file has become shorter meanwhile, or its disk
-/// fails, whoever touches what is gone ends the process by end_program(), which names the file.
+/// fails, a touch of what is gone ends the process by end_program(), which names the file.
 class MappedFile {
  public:
   /// `name` is what messages call it. The descriptor may be closed afterwards. Errc::io.

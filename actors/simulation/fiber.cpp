@@ -34,11 +34,10 @@ Fiber::Fiber(std::function<void()> body, std::size_t stack_bytes) : state_(std::
   // Untouched pages of the mapping cost nothing, so hundreds of fibers are cheap.
   state_->stack =
       mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
-  // As `new` does without memory: a program ends with a sentence, for which its handler is there.
-  if (state_->stack == MAP_FAILED) {
-    if (const auto handler = std::get_new_handler()) handler();
-    throw std::bad_alloc();
-  }
+  // As `new` does without memory: the handler of a program ends it with a sentence.
+  if (const auto handler = std::get_new_handler(); handler != nullptr && state_->stack == MAP_FAILED)
+    handler();
+  CHECK(state_->stack != MAP_FAILED, "there is memory for a fiber's stack");
   CHECK(getcontext(&state_->inside) == 0, "a context can be made");
   state_->inside.uc_stack.ss_sp = state_->stack;
   state_->inside.uc_stack.ss_size = stack_bytes;

@@ -20,7 +20,7 @@ struct OperationDeadline {
 
   /// "all_reduce 17 did not end within 50 ms".
   std::string passed() const;
-  /// What is left of it, at least zero. Whoever waits asks every posix::Countdown::kLook, in one thread.
+  /// What is left of it, at least zero. One thread waits, and asks every posix::Countdown::kLook.
   std::chrono::nanoseconds left() const { return countdown_.left(); }
 
   std::string what;  ///< "all_reduce 17"

@@ -1,11 +1,10 @@
 #include "posix/countdown.hpp"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <thread>
 
 namespace troupe::posix {
 namespace {
@@ -72,10 +71,10 @@ TEST(WaitWhileRunning, DoesNotCountTheTimeInWhichTheProcessIsStopped) {
   ASSERT_EQ(::waitpid(waiting, &status, WUNTRACED), waiting);
   ASSERT_TRUE(WIFSTOPPED(status));
   ::kill(waiting, SIGCONT);
-  std::this_thread::sleep_for(300ms);
+  ::poll(nullptr, 0, 300);
 
   ::kill(waiting, SIGSTOP);
-  std::this_thread::sleep_for(4s);
+  ::poll(nullptr, 0, 4000);
   ::kill(waiting, SIGCONT);
 
   ASSERT_EQ(::waitpid(waiting, &status, 0), waiting);

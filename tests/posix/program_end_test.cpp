@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <new>
 #include <stdexcept>
 #include <system_error>
@@ -26,7 +27,7 @@ void without_core() {
 }
 
 void throw_no_memory() {
-  throw std::bad_alloc();
+  std::rethrow_exception(std::make_exception_ptr(std::bad_alloc()));
 }
 
 void use_up_memory() {
@@ -61,7 +62,8 @@ TEST(NamedProgram, SaysWhatToDoWhereAThreadCannotBeStarted) {
       {
         const NamedProgram named("player", 3);
         std::jthread([] {
-          throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+          std::rethrow_exception(std::make_exception_ptr(
+              std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again))));
         }).join();
       },
       ExitedWithCode(3),
@@ -85,7 +87,9 @@ TEST(NamedProgram, LeavesDefectsToTheFormerHandler) {
       {
         without_core();
         const NamedProgram named("player", 3);
-        std::jthread([] { throw std::logic_error("a defect"); }).join();
+        std::jthread([] {
+          std::rethrow_exception(std::make_exception_ptr(std::logic_error("a defect")));
+        }).join();
       },
       KilledBySignal(SIGABRT), "a defect");
 }
@@ -103,7 +107,9 @@ TEST(NamedProgram, MayHaveAnotherWithinIt) {
         without_core();
         const NamedProgram outer("player", 3);
         const NamedProgram inner("inner", 4);
-        std::jthread([] { throw std::logic_error("a defect"); }).join();
+        std::jthread([] {
+          std::rethrow_exception(std::make_exception_ptr(std::logic_error("a defect")));
+        }).join();
       },
       KilledBySignal(SIGABRT), "a defect");
 }
