@@ -135,11 +135,6 @@ void tell(const caf::actor& to, Message message) {
 #endif
 }
 
-/// By the clock that delays are measured by.
-inline posix::Countdown::Clock::time_point time_of(caf::event_based_actor* self) {
-  return self->clock().now();
-}
-
 /// Sends a message to itself after a delay.
 template <class Message>
 void tell_self_after(caf::event_based_actor* self, std::chrono::nanoseconds after, Message message) {

@@ -117,12 +117,12 @@ class RoleActor final : public caf::event_based_actor, private EffectSink {
   void post(Envelope envelope) override { stage_->post(std::move(envelope)); }
   void arm(TimerId id, std::uint64_t generation, std::chrono::nanoseconds after) override {
     armed_[id] = generation;
-    wait_on({id, generation, posix::Countdown(after, time_of(this))});
+    wait_on({id, generation, posix::Countdown(after, clock().now())});
   }
   /// In pieces, since the time in which the process is stopped does not count.
   void wait_on(caf_messages::TimerFired timer) {
     if (armed_[timer.id] != timer.generation) return;
-    const auto wait = timer.left.next_wait(time_of(this));
+    const auto wait = timer.left.next_wait(clock().now());
     if (wait > std::chrono::nanoseconds::zero())
       tell_self_after(this, wait, timer);
     else
