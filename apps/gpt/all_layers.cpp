@@ -91,7 +91,7 @@ Result<void> AllLayers::warm_up() {
   const std::vector<float*> gradients(readable_.size(), scratch.view().as<float>().data());
   // Their values do not matter, and if they are sharded they are not here yet.
   const std::vector<const std::byte*> parameters(readable_.size(), scratch.view().data);
-  AbsentPeers absent(options_.model.experts.ranks, gradients.front());
+  AbsentPeers absent(options_.model.experts, options_.microbatch.rows(), gradients.front());
   StepHooks hooks;
   if (peers_) hooks.peers = &absent;
   TRY(model_->forward_backward(parameters, gradients, batch_.tokens(), batch_.targets(), hooks));

@@ -7,8 +7,8 @@
 #include "actors/planes/step/training_plan.hpp"
 #include "actors/session/passes.hpp"
 #include "actors/shell/rank_world.hpp"
+#include "apps/gpt/experts/expert_state.hpp"
 #include "apps/gpt/experts/session_peers.hpp"
-#include "apps/gpt/pipeline/stage_memory.hpp"
 #include "core/errors.hpp"
 #include "core/program/memory.hpp"
 
@@ -17,17 +17,6 @@ namespace troupe::apps::gpt {
 using core::Result;
 
 namespace {
-
-/// The group in which ranks add up their counts of experts.
-constexpr const char* kAllRanks = "all-ranks";
-/// The most counts of experts that checkpoints keep: a rank's values have little room.
-constexpr std::size_t kMostSavedCounts = 8192;
-
-actors::TrainerGroupSpec all_ranks(core::WorldSize world) {
-  std::vector<core::Rank> members;
-  for (int rank = 0; rank < world.value; ++rank) members.push_back({rank});
-  return {kAllRanks, {std::move(members)}};
-}
 
 /// What the session's program sends.
 std::vector<AxisTraffic> data_traffic(const actors::Session& session, core::Rank rank) {
@@ -75,14 +64,16 @@ Result<std::unique_ptr<DistributedTrainer>> DistributedTrainer::create(
     std::optional<std::size_t> device_bytes) {
   TrainerOptions options = of_job;
   options.model = model_of_rank(options.model, options.session.training, world.rank());
-  std::optional<RouterBias> bias;
-  if (options.model.experts.count > 0 && options.model.experts.bias_rate > 0) {
-    bias = TRY(RouterBias::create(options.model.experts, options.model.layers));
-    options.model.experts.biases = bias->values();
+  const ExpertConfig& experts = options.model.experts;
+  std::shared_ptr<std::vector<float>> biases;
+  if (experts.count > 0 && experts.bias_rate > 0) {
+    biases = std::make_shared<std::vector<float>>(options.model.layers * experts.count);
+    options.model.experts.biases = biases;
   }
+  options.session.training.experts = expert_layers(options.model, options.microbatch.rows());
   TRY(check_model(options.model, options.microbatch, options.arithmetic, world.device().kind()));
   std::unique_ptr<DistributedTrainer> trainer(new DistributedTrainer(world, options, corpus));
-  trainer->bias_ = std::move(bias);
+  trainer->biases_ = std::move(biases);
   TrainerOptions of_model = of_job;
   of_model.model = options.model;
   trainer->model_ = TRY(create_rank_model(world, of_model));
@@ -107,16 +98,11 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
   for (auto& group : model_->groups()) session.groups.push_back(std::move(group));
   session.passes = model_->passes();
   for (auto& operation : model_->operations()) session.operations.push_back(std::move(operation));
-  const bool has_experts = options_.model.experts.count > 0;
-  if (has_experts) session.groups.push_back(all_ranks(world.world_size()));
   session_ = TRY(actors::Session::join(world, session, model_->parameters()));
   TRY(model_->open(*session_, *corpus_));
   traffic_of_data_ = data_traffic(*session_, world.rank());
   find_groups();
-  if (has_experts) {
-    all_ranks_ = TRY(session_->group(kAllRanks));
-    expert_load_ = ExpertTally(options_.model.layers, options_.model.experts.count);
-  }
+  told_load_ = TRY(expert_load(*session_, options_.model));
   TRY(write_initial_values());
   return model_->warm_up();
 }
@@ -148,12 +134,10 @@ Result<actors::StepOutcome> DistributedTrainer::step(std::uint32_t wishes) {
   TRY(session_->begin_step(learning_rate()));
   TRY(model_->play_lanes());
   TRY(corpus_->check_unchanged());
+  if (options_.model.experts.count > 0)
+    TRY(count_tokens(*session_, options_.model, model_->take_expert_tally()));
   auto outcome = TRY(session_->finish_step({}, wishes));
-  if (bias_) {
-    // In a step that is not committed the tokens count as load, but change no bias.
-    const auto counted = TRY(sum_expert_load());
-    if (outcome.committed) bias_->update(counted);
-  }
+  TRY(read_biases());
   traffic_ = traffic_of_data_;
   auto after = sent_by_groups();
   for (std::size_t i = 0; i < after.size(); ++i) {
@@ -166,7 +150,7 @@ Result<actors::StepOutcome> DistributedTrainer::step(std::uint32_t wishes) {
 
 void DistributedTrainer::find_groups() {
   const std::pair<const char*, const char*> known[] = {
-      {"tensor", "tp"}, {"context", "cp"}, {"experts", "ep"}, {"experts", kAllRanks}, {"pipeline", "pp"}};
+      {"tensor", "tp"}, {"context", "cp"}, {"experts", "ep"}, {"pipeline", "pp"}};
   for (const auto& [axis, name] : known) {
     if (const auto group = session_->group(name)) groups_.emplace_back(axis, *group);
   }
@@ -189,42 +173,27 @@ std::vector<AxisTraffic> DistributedTrainer::sent_by_groups() const {
 Result<std::optional<actors::Restored>> DistributedTrainer::resume(const actors::RestoreOptions& options) {
   model_->forget_copies();
   auto restored = TRY(session_->restore(options));
-  const auto* load = restored ? restored->common.find("expert_load") : nullptr;
-  if (load != nullptr && all_ranks_ != nullptr) TRY(expert_load_.set_value(*load));
-  told_load_ = expert_load_;
   const auto* bias = restored ? restored->common.find("router_bias") : nullptr;
-  if (restored && bias_.has_value() != (bias != nullptr))
+  if (restored && (biases_ != nullptr) != (bias != nullptr))
     return core::fail(
         core::Errc::mismatch,
         "the checkpoint has {} of routers, and this run has {}; give --bias-rate as the run that "
         "saved it",
-        bias != nullptr ? "biases" : "no biases", bias_ ? "them" : "none");
-  if (bias != nullptr) TRY(bias_->set_value(*bias));
+        bias != nullptr ? "biases" : "no biases", biases_ ? "them" : "none");
+  if (restored) TRY(take_earlier_state(*session_, options_.model, restored->common));
+  TRY(read_biases());
+  told_load_ = TRY(expert_load(*session_, options_.model));
   return restored;
 }
 
-Result<ExpertTally> DistributedTrainer::sum_expert_load() {
-  if (all_ranks_ == nullptr) return ExpertTally();
-  auto counts = model_->take_expert_tally().counts();
-  // Ranks that share the layers see the same tokens.
-  if (model_->table().share().index > 0) std::fill(counts.begin(), counts.end(), 0);
-  StageMemory memory(*device_);
-  if (device_->kind() == gpu::DeviceKind::cuda) memory.use(TRY(session_->compute_stream()));
-  const auto bytes = std::as_writable_bytes(std::span(counts));
-  const auto sums = TRY(memory.allocate(bytes.size()));
-  TRY(memory.write(bytes, sums.view()));
-  TRY(all_ranks_->wait(TRY(all_ranks_->all_reduce(sums.view(), core::DType::i64))));
-  TRY(memory.read(sums.view(), bytes));
-  ExpertTally tally(options_.model.layers, options_.model.experts.count);
-  tally.set_counts(counts);
-  expert_load_ += tally;
-  return tally;
+Result<void> DistributedTrainer::read_biases() {
+  return biases_ ? gpt::read_biases(*session_, options_.model, *biases_) : Result<void>{};
 }
 
 Result<ExpertTally> DistributedTrainer::take_expert_load() {
-  TRY(sum_expert_load());
-  const auto since = expert_load_ - told_load_;
-  told_load_ = expert_load_;
+  const auto all = TRY(expert_load(*session_, options_.model));
+  const auto since = all - told_load_;
+  told_load_ = all;
   return since;
 }
 
@@ -233,7 +202,6 @@ Result<core::Value> DistributedTrainer::description() {
   const auto number = [](auto value) { return Value(static_cast<std::int64_t>(value)); };
   const auto& training = session_->training();
   const auto& schedule = options_.schedule;
-  TRY(sum_expert_load());
   Value::Map map{{"program", "gpt"},
                  {"seed", number(options_.seed)},
                  {"lanes", number(training.lanes)},
@@ -247,9 +215,8 @@ Result<core::Value> DistributedTrainer::description() {
                                          {"total", schedule.total.value}}}};
   if (!options_.files.config.empty()) map.set("model", options_.files.value());
   if (options_.settings.as_map() != nullptr) map.set("settings", options_.settings);
-  const auto saved = expert_load_.counts().size();
-  if (saved > 0 && saved <= kMostSavedCounts) map.set("expert_load", expert_load_.value());
-  if (bias_) map.set("router_bias", bias_->value());
+  // Their values are tensors of the session's.
+  if (biases_) map.set("router_bias", std::string("in tensors"));
   return Value(std::move(map));
 }
 

@@ -11,7 +11,6 @@
 #include "actors/session/session.hpp"
 #include "apps/gpt/data.hpp"
 #include "apps/gpt/experts/expert_tally.hpp"
-#include "apps/gpt/experts/router_bias.hpp"
 #include "apps/gpt/rank_model.hpp"
 #include "apps/gpt/run_options.hpp"
 
@@ -71,7 +70,7 @@ class DistributedTrainer {
   core::Result<std::uint64_t> parameter_hash();
 
   /// Of all routers, (layers, experts); null without ExpertConfig::bias_rate. They change from step to step.
-  const std::vector<float>* router_biases() const { return bias_ ? bias_->values().get() : nullptr; }
+  const std::vector<float>* router_biases() const { return biases_.get(); }
 
   actors::Session& session() { return *session_; }
   double learning_rate() const { return options_.schedule.learning_rate(session_->next_step()); }
@@ -80,8 +79,8 @@ class DistributedTrainer {
  private:
   /// What the run's data and learning rates depend on, and where its tokens went.
   core::Result<core::Value> description();
-  /// Adds the counts of all ranks since the last call, and returns them.
-  core::Result<ExpertTally> sum_expert_load();
+  /// As the session has them.
+  core::Result<void> read_biases();
   DistributedTrainer(actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus);
   core::Result<void> open(actors::RankWorld& world);
   core::Result<void> write_initial_values();
@@ -95,13 +94,12 @@ class DistributedTrainer {
   const Corpus* corpus_;
   std::unique_ptr<RankModel> model_;
   std::unique_ptr<actors::Session> session_;
-  actors::TrainerGroup* all_ranks_ = nullptr;                          ///< null without experts
-  ExpertTally expert_load_;                                            ///< of all ranks, since the run began
   std::vector<std::pair<std::string, actors::TrainerGroup*>> groups_;  ///< axis by axis
   std::vector<AxisTraffic> traffic_of_data_;                           ///< in every step
   std::vector<AxisTraffic> traffic_;                                   ///< in the last step
-  std::optional<RouterBias> bias_;
-  ExpertTally told_load_;  ///< the part of expert_load_ that take_expert_load() has returned
+  std::shared_ptr<std::vector<float>>
+      biases_;             ///< the models read them; null without ExpertConfig::bias_rate
+  ExpertTally told_load_;  ///< the part of the load that take_expert_load() has returned
 };
 
 }  // namespace troupe::apps::gpt

@@ -10,7 +10,7 @@ Result<void> HostModel::forward_backward(Parameters parameters, Gradients gradie
                                          Tokens targets, const StepHooks& hooks) {
   losses_.push_back(TRY(model_.forward_backward(host_.floats(parameters), gradients, tokens, targets,
                                                 host_.following(parameters, hooks))));
-  tally_.add(model_.routes());
+  add_pass(tally_, model_.routes());
   return {};
 }
 

@@ -34,6 +34,8 @@ struct StepHooks {
   /// Replaces loss_scale for the router losses, if the pass has a part of a microbatch whose routers decide
   /// about all of it.
   std::optional<double> router_scale{};
+  /// Of the gradients of the router losses.
+  double scale_of_router() const { return router_scale.value_or(loss_scale) * router_factor; }
   /// Tokens of the one sequence that ranks share, if it was padded: the tokens beyond go to no experts.
   std::optional<std::size_t> length{};
 };

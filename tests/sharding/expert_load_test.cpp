@@ -7,6 +7,9 @@
 #include "actors/world/simulation/storage.hpp"
 #include "apps/gpt/distributed_trainer.hpp"
 #include "apps/gpt/experts/expert_options.hpp"
+#include "apps/gpt/experts/expert_state.hpp"
+#include "apps/gpt/parameters.hpp"
+#include "apps/gpt/rank_model.hpp"
 #include "core/errors.hpp"
 #include "tests/processes/gpt_job.hpp"
 #include "tests/processes/gpt_options.hpp"
@@ -16,7 +19,7 @@ namespace {
 
 using apps::gpt::Corpus;
 using apps::gpt::DistributedTrainer;
-using apps::gpt::ExpertTally;
+using core::ExpertTally;
 
 constexpr std::size_t kExperts = 4;
 
@@ -34,6 +37,8 @@ class ExpertLoad : public testing::Test {
         apps::gpt::apply_expert_options({.count = kExperts, .capacity_factor = 0.75}, false, options.model));
     options.session.training.strategy = strategy;
     options.session.training.expert_parallel = spread;
+    options.model.experts.bias_rate = bias_rate_;
+    if (bias_rate_ > 0) options.model.experts.balance = 0;
     return options;
   }
 
@@ -68,6 +73,11 @@ class ExpertLoad : public testing::Test {
     return told;
   }
 
+  core::Result<ExpertTally> load_of(DistributedTrainer& trainer) const {
+    return apps::gpt::expert_load(trainer.session(), options(core::Strategy::ddp).model);
+  }
+
+  double bias_rate_ = 0;
   tests::ScratchFolder folder_;
   std::string text_ = tests::write_sample_text(folder_);
   Corpus corpus_ = *Corpus::open(text_, 16);
@@ -105,23 +115,73 @@ TEST_F(ExpertLoad, GoesOnWithWhatTheCheckpointHas) {
   expected += before.one;
 
   run(4, core::Strategy::zero1, &disk, [&](core::Rank, DistributedTrainer& trainer) -> core::Result<void> {
-    const auto restored = TRY(trainer.resume({}));
-    const auto* load = restored->common.find("expert_load");
-    EXPECT_TRUE(load != nullptr && *load == expected.value());
+    TRY(trainer.resume({}));
+    EXPECT_EQ(TRY(load_of(trainer)), expected);
     // What came before is told already.
     EXPECT_EQ(TRY(trainer.take_expert_load()), expected - expected);
     return {};
   });
 }
 
-TEST_F(ExpertLoad, OfAnotherModelIsRefusedByName) {
-  ExpertTally tally(2, kExperts);
+// As checkpoints had them before they were tensors: among their common values.
+core::Value earlier_state(const ExpertTally& load, const std::vector<float>& biases) {
+  core::Value::List chosen, dropped, bias;
+  for (std::size_t layer = 0; layer < load.layers(); ++layer) {
+    for (const auto count : load.chosen(layer)) chosen.emplace_back(count);
+    for (const auto count : load.dropped(layer)) dropped.emplace_back(count);
+  }
+  for (const float value : biases) bias.emplace_back(static_cast<double>(value));
+  return core::Value::Map{
+      {"expert_load", core::Value::Map{{"experts", static_cast<std::int64_t>(load.experts())},
+                                       {"chosen", std::move(chosen)},
+                                       {"dropped", std::move(dropped)}}},
+      {"router_bias", std::move(bias)}};
+}
 
-  const auto refused = tally.set_value(ExpertTally(3, kExperts).value());
+/// A checkpoint of a session that knows of no layers of experts.
+void save_as_before(const apps::gpt::TrainerOptions& options, const core::Value& common,
+                    actors::Storage& disk) {
+  actors::SimulationOptions simulation;
+  simulation.storage = &disk;
+  const auto report =
+      actors::Simulation(simulation).run([&](actors::SimulatedRank& rank) -> core::Result<void> {
+        const auto table = apps::gpt::parameter_table(options.model);
+        auto session = TRY(actors::Session::join(
+            rank, options.session,
+            apps::gpt::session_parameters(table, core::DType::f32, options.session.training)));
+        TRY(session->save(common));
+        TRY(session->wait_saves());
+        return session->leave();
+      });
+  ASSERT_TRUE(report.results[0]) << report.results[0].error().message;
+}
 
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, core::Errc::mismatch);
-  EXPECT_THAT(refused.error().message, testing::HasSubstr("2 layers with 4 experts"));
+TEST_F(ExpertLoad, IsReadFromACheckpointThatHasItAmongItsCommonValues) {
+  bias_rate_ = 0.01;
+  const auto of_trainer = options(core::Strategy::zero1);
+  ExpertTally load(of_trainer.model.layers, kExperts);
+  std::vector<float> biases;
+  for (std::size_t layer = 0; layer < of_trainer.model.layers; ++layer) {
+    load.add(layer, std::vector<std::int64_t>{5, 6, 7, 8}, std::vector<std::int64_t>{0, 1, 0, 2});
+    for (std::size_t e = 0; e < kExperts; ++e) biases.push_back(0.25F * static_cast<float>(biases.size()));
+  }
+  actors::SimulatedStorage disk({}), of_others({});
+  save_as_before(of_trainer, earlier_state(load, biases), disk);
+  save_as_before(of_trainer, earlier_state(ExpertTally(3, kExperts), biases), of_others);
+
+  run(2, core::Strategy::zero1, &disk, [&](core::Rank, DistributedTrainer& trainer) -> core::Result<void> {
+    TRY(trainer.resume({}));
+    EXPECT_EQ(TRY(load_of(trainer)), load);
+    EXPECT_EQ(*trainer.router_biases(), biases);
+    return {};
+  });
+  run(2, core::Strategy::zero1, &of_others,
+      [&](core::Rank, DistributedTrainer& trainer) -> core::Result<void> {
+        const auto refused = trainer.resume({});
+        EXPECT_EQ(refused.error().code, core::Errc::mismatch);
+        EXPECT_THAT(refused.error().message, testing::HasSubstr("2 layers with 4 experts"));
+        return {};
+      });
 }
 
 }  // namespace

@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "apps/gpt/experts/expert_config.hpp"
-#include "core/experts/balance.hpp"
-#include "core/experts/dispatch.hpp"
+#include "core/experts/decision.hpp"
 #include "core/experts/exchange.hpp"
 #include "core/experts/row_move.hpp"
 
@@ -17,15 +16,10 @@ namespace troupe::apps::gpt {
 // ExpertConfig::most_rows().
 
 /// Where the rows of a layer went in forward. Of ranks that share sequences each has its own rows here.
-struct ExpertRoutes {
-  std::vector<std::int32_t> experts;  ///< (N, K)
-  core::Dispatch dispatch;
+struct ExpertRoutes : core::RouterDecision {
+  std::uint64_t number = 0;       ///< of the exchange, where experts are distributed over ranks
   core::ExpertExchange exchange;  ///< of the slots' rows with the ranks of their experts
   core::OwnRows own;              ///< where experts are distributed over ranks
-  core::ExpertLoad load;          ///< of the whole microbatch
-  /// What the router adds to the loss of the words, of the whole microbatch. Of ranks that share sequences
-  /// one has it, and the others 0.
-  double loss = 0;
 };
 
 /// What the experts of a block leave for backward.

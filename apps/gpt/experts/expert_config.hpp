@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "core/experts/decision.hpp"
 #include "core/experts/exchange.hpp"
 #include "core/experts/router.hpp"
 
@@ -42,8 +43,8 @@ struct ExpertConfig {
   /// Of balancing without a loss: by how much a step changes a router's biases. 0: it has none. Above 0
   /// scores are sigmoids, and the chosen ones are divided by their sum.
   double bias_rate = 0;
-  /// (layers, count), added to scores to choose experts; null: nothing is. Owned by the trainer, which
-  /// changes them between steps, and by the models that it makes.
+  /// (layers, count), added to scores to choose experts; null: nothing is. Owned by the trainer, which takes
+  /// them from its session after each step, and by the models that it makes.
   std::shared_ptr<const std::vector<float>> biases;
 
   core::ExpertOwners owners() const { return {count, ranks}; }
@@ -54,6 +55,7 @@ struct ExpertConfig {
   std::span<const float> biases_of(std::size_t layer) const {
     return biases ? std::span(*biases).subspan(layer * count, count) : std::span<const float>();
   }
+  core::RouterRule rule() const { return {router(), capacity_factor, balance, z_loss}; }
   core::RouterOptions router() const {
     const bool is_biased = bias_rate > 0;
     return {.experts = count,

@@ -8,15 +8,35 @@ namespace troupe::apps::gpt {
 
 using core::Result;
 
-Result<core::ExpertExchange> plan_rows(const ExpertConfig& config, std::size_t rows,
-                                       const core::Dispatch& dispatch, ExpertPeers* peers) {
+namespace {
+
+std::vector<std::int64_t> slots_of(const core::Dispatch& dispatch) {
+  std::vector<std::int64_t> slots;
+  for (std::size_t expert = 0; expert < dispatch.experts(); ++expert) slots.push_back(dispatch.count(expert));
+  return slots;
+}
+
+}  // namespace
+
+Result<PlannedRows> AbsentPeers::plan(std::size_t, const core::Dispatch& dispatch) {
+  const std::vector counts(config_.ranks, slots_of(dispatch));
+  const auto most = static_cast<std::int64_t>(config_.most_rows(rows_));
+  auto exchange = TRY(core::plan_exchange(config_.owners(), config_.place, counts, most));
+  return PlannedRows{0, std::move(exchange)};
+}
+
+Result<void> plan_rows(const ExpertConfig& config, std::size_t layer, ExpertPeers* peers,
+                       ExpertRoutes& routes) {
   CHECK((peers != nullptr) == (config.ranks > 1), "a pass over experts of other ranks has them as peers");
-  std::vector<std::int64_t> own;
-  for (std::size_t expert = 0; expert < config.count; ++expert) own.push_back(dispatch.count(expert));
-  const auto counts =
-      peers == nullptr ? std::vector<std::vector<std::int64_t>>{own} : TRY(peers->gather_counts(own));
-  const auto most = static_cast<std::int64_t>(config.most_rows(rows));
-  return core::plan_exchange(config.owners(), config.place, counts, most);
+  if (peers != nullptr) {
+    auto planned = TRY(peers->plan(layer, routes.dispatch));
+    routes.number = planned.number;
+    routes.exchange = std::move(planned.exchange);
+    return {};
+  }
+  const std::vector<std::vector<std::int64_t>> counts{slots_of(routes.dispatch)};
+  routes.exchange = TRY(core::plan_exchange(config.owners(), 0, counts, routes.dispatch.slots()));
+  return {};
 }
 
 }  // namespace troupe::apps::gpt

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <span>
 
+#include "apps/gpt/experts/expert_activations.hpp"
 #include "apps/gpt/experts/expert_config.hpp"
 #include "apps/gpt/experts/expert_peers.hpp"
 #include "core/errors.hpp"
@@ -13,17 +14,17 @@
 
 namespace troupe::apps::gpt {
 
-/// Tells the others how many slots each expert has, and says which rows come here: by source, and of each
-/// source by expert. `peers` is null where all experts are here: then rows are the slots.
-/// Errc::out_of_memory for more than ExpertConfig::most_rows(). `rows` are the tokens of each rank.
-core::Result<core::ExpertExchange> plan_rows(const ExpertConfig& config, std::size_t rows,
-                                             const core::Dispatch& dispatch, ExpertPeers* peers);
+/// Tells the others how many slots each expert of the layer has, and says which rows come here: by source,
+/// and of each source by expert. `peers` is null where all experts are here: then rows are the slots.
+core::Result<void> plan_rows(const ExpertConfig& config, std::size_t layer, ExpertPeers* peers,
+                             ExpertRoutes& routes);
 
 /// Moves rows between ranks while `meanwhile` runs.
 template <class T, class Work>
-core::Result<void> exchange_rows(const core::RowMove& move, std::size_t width, ExpertPeers& peers,
-                                 std::span<const T> from, std::span<T> to, const Work& meanwhile) {
-  TRY(peers.begin_exchange(std::as_bytes(from), std::as_writable_bytes(to), move, width * sizeof(T)));
+core::Result<void> exchange_rows(const RowsOfExchange& rows, const core::RowMove& move, std::size_t width,
+                                 ExpertPeers& peers, std::span<const T> from, std::span<T> to,
+                                 const Work& meanwhile) {
+  TRY(peers.begin_exchange(rows, std::as_bytes(from), std::as_writable_bytes(to), move, width * sizeof(T)));
   TRY(meanwhile());
   return peers.wait();
 }

@@ -276,7 +276,7 @@ Result<void> expert_layer_forward(const ExpertShape<T>& shape, const ExpertLayer
   ExpertRoutes& routes = *layer.routes;
   const auto& dispatch = routes.dispatch;
   ExpertPeers* peers = pass.hooks.peers;
-  routes.exchange = TRY(plan_rows(shape.config, view.N, dispatch, peers));
+  TRY(plan_rows(shape.config, layer.layer, peers, routes));
   const std::span<const T> tokens(x, view.N * view.C);
   const auto shared = [&] { return shared_forward(shape, parameters, layer, x, pass); };
   if (peers == nullptr) {
@@ -287,11 +287,12 @@ Result<void> expert_layer_forward(const ExpertShape<T>& shape, const ExpertLayer
     const std::size_t place = shape.config.place;
     if (shape.config.grouped) core::group_rows(routes.exchange);
     routes.own = core::own_rows(shape.config.owners(), place, dispatch, routes.exchange);
-    TRY(exchange_rows<T>(core::tokens_to_products(dispatch, view.K, routes.exchange), view.C, *peers, tokens,
-                         view.rows(layer.received, routes), shared));
+    const RowsOfExchange out{layer.layer, routes.number, true}, back{layer.layer, routes.number, false};
+    TRY(exchange_rows<T>(out, core::tokens_to_products(dispatch, view.K, routes.exchange), view.C, *peers,
+                         tokens, view.rows(layer.received, routes), shared));
     TRY(experts_forward<T>(view, parameters, layer, product_rows(shape, layer, layer.returned, layer.output),
                            pass));
-    TRY(exchange_rows<T>(core::products_to_slots(routes.own, place, routes.exchange), view.C, *peers,
+    TRY(exchange_rows<T>(back, core::products_to_slots(routes.own, place, routes.exchange), view.C, *peers,
                          view.rows(layer.returned, routes), view.slots(layer.output, dispatch), nothing));
   }
   core::combine<T>(dispatch, view.K, view.C, view.weights, view.slots(layer.output, dispatch),
@@ -316,13 +317,14 @@ Result<void> expert_layer_backward(const ExpertShape<T>& shape, const ExpertLaye
   if (ExpertPeers* peers = pass.hooks.peers; peers != nullptr) {
     const std::size_t place = shape.config.place;
     const std::span<T> rows = view.rows(scratch.rows, routes);
+    const RowsOfExchange out{layer.layer, routes.number, true}, back{layer.layer, routes.number, false};
     TRY(pass.use(parameters.router));  // of this layer's unit, in which its exchanges are declared
-    TRY(exchange_rows<T>(core::slots_to_products(routes.own, place, routes.exchange), view.C, *peers, d_slots,
-                         rows, shared));
+    TRY(exchange_rows<T>(out, core::slots_to_products(routes.own, place, routes.exchange), view.C, *peers,
+                         d_slots, rows, shared));
     TRY(experts_backward<T>(view, parameters, layer, scratch,
                             product_rows(shape, layer, scratch.rows, scratch.slots), pass));
-    TRY(exchange_rows<T>(core::products_to_slots(routes.own, place, routes.exchange), view.C, *peers, rows,
-                         d_slots, nothing));
+    TRY(exchange_rows<T>(back, core::products_to_slots(routes.own, place, routes.exchange), view.C, *peers,
+                         rows, d_slots, nothing));
   } else {
     TRY(shared());
     core::gather_tokens<T>(dispatch, view.K, view.C, {gradient.x, view.N * view.C},

@@ -10,7 +10,6 @@
 
 namespace troupe::apps::gpt {
 
-using Counts = actors::TrainerGroup::Counts;
 using core::DType;
 using core::ParameterIndex;
 using core::Result;
@@ -92,14 +91,8 @@ Result<std::unique_ptr<SessionPeers>> SessionPeers::create(actors::Session& sess
     places.resize(own.specs.size());
     std::iota(places.begin(), places.end(), std::size_t{0});
   }
-  std::unique_ptr<SessionPeers> peers(
+  return std::unique_ptr<SessionPeers>(
       new SessionPeers(session, *group, config, own, memory, std::move(places)));
-  if (!memory.is_on_device()) return peers;
-  const std::size_t bytes =
-      config.experts.count * (static_cast<std::size_t>(group->size()) + 1) * sizeof(std::int64_t);
-  peers->counts_ = TRY(memory.allocate(bytes));
-  peers->staging_ = TRY(memory.allocate_staging(bytes));
-  return peers;
 }
 
 SessionPeers::SessionPeers(actors::Session& session, actors::TrainerGroup& group, const ModelConfig& config,
@@ -134,46 +127,21 @@ Result<void> SessionPeers::begin_lane() {
   return {};
 }
 
-Result<std::vector<std::vector<std::int64_t>>> SessionPeers::gather_counts(
-    const std::vector<std::int64_t>& own) {
-  const auto ranks = static_cast<std::size_t>(group_.size());
-  std::vector<std::int64_t> all(own.size() * ranks);
-  if (!memory_.is_on_device()) {
-    TRY(gather(gpu::view_of(std::span(own)), gpu::view_of(std::span(all)), own.size()));
-  } else {
-    const std::size_t bytes = own.size() * sizeof(std::int64_t);
-    const auto pinned = staging_.view(), there = counts_.view();
-    std::copy(own.begin(), own.end(), pinned.as<std::int64_t>().begin());
-    memory_.copy(pinned.subview(0, bytes), there.subview(0, bytes));
-    TRY(gather(there.subview(0, bytes), there.subview(bytes, bytes * ranks), own.size()));
-    memory_.copy(there.subview(bytes, bytes * ranks), pinned.subview(bytes, bytes * ranks));
-    TRY(memory_.settle());
-    const auto found = pinned.subview(bytes, bytes * ranks).as<std::int64_t>();
-    std::copy(found.begin(), found.end(), all.begin());
-  }
-  std::vector<std::vector<std::int64_t>> counts;
-  for (auto next = all.begin(); next != all.end(); next += static_cast<std::ptrdiff_t>(own.size()))
-    counts.emplace_back(next, next + static_cast<std::ptrdiff_t>(own.size()));
-  return counts;
+Result<PlannedRows> SessionPeers::plan(std::size_t layer, const core::Dispatch& dispatch) {
+  auto* const experts = TRY(session_.experts(static_cast<std::uint32_t>(layer)));
+  const auto planned = TRY(experts->plan(dispatch));
+  return PlannedRows{planned.exchange, *planned.plan};
 }
 
-Result<void> SessionPeers::gather(gpu::ConstBufferView own, gpu::BufferView all, std::size_t counts) {
-  const auto ranks = static_cast<std::size_t>(group_.size());
-  return group_.wait(TRY(group_.all_gather(own, all, DType::i64, Counts(ranks, counts))));
+Result<void> SessionPeers::begin_exchange(const RowsOfExchange& rows, std::span<const std::byte> input,
+                                          std::span<std::byte> output, const core::RowMove& move,
+                                          std::size_t row_bytes) {
+  moving_ = TRY(session_.experts(static_cast<std::uint32_t>(rows.layer)));
+  return moving_->begin(rows.number, rows.out, move, gpu::view_of(input), gpu::view_of(output), row_bytes);
 }
 
-Result<void> SessionPeers::begin_exchange(std::span<const std::byte> input, std::span<std::byte> output,
-                                          const core::RowMove& move, std::size_t row_bytes) {
-  const auto bytes_of = [&](const std::vector<std::int64_t>& rows) {
-    Counts counts;
-    for (const auto count : rows) counts.push_back(static_cast<std::size_t>(count) * row_bytes);
-    return counts;
-  };
-  actors::TrainerGroup::Rows rows;
-  if (move.input || move.output) rows = {row_bytes, move.input, move.output};
-  exchange_ = TRY(group_.all_to_all(gpu::view_of(input), bytes_of(move.sent), gpu::view_of(output),
-                                    bytes_of(move.taken), DType::u8, std::move(rows)));
-  return {};
+Result<void> SessionPeers::wait() {
+  return moving_->wait();
 }
 
 Result<std::span<const float>> SessionPeers::whole(std::size_t place, const Read& read) {

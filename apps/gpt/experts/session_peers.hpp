@@ -18,9 +18,8 @@
 
 namespace troupe::apps::gpt {
 
-/// The group "ep" of a session. Where passes compute on a stream, rows stay in the device's memory, and
-/// wait() holds up the stream alone; counts, which say how much each rank sends, go through a small buffer
-/// there, for which the host waits.
+/// The layers of experts of a session (Session::experts()). Where passes compute on a stream, rows stay in
+/// the device's memory, and wait() holds up the stream alone.
 class SessionPeers final : public ExpertPeers {
  public:
   /// `own` is the table of this rank, whose parameters are those of its model or parts of them, and `places`
@@ -35,11 +34,11 @@ class SessionPeers final : public ExpertPeers {
   /// Learns where this lane's gradients go.
   core::Result<void> begin_lane();
 
-  core::Result<std::vector<std::vector<std::int64_t>>> gather_counts(
-      const std::vector<std::int64_t>& own) override;
-  core::Result<void> begin_exchange(std::span<const std::byte> input, std::span<std::byte> output,
-                                    const core::RowMove& move, std::size_t row_bytes) override;
-  core::Result<void> wait() override { return group_.wait(exchange_); }
+  core::Result<PlannedRows> plan(std::size_t layer, const core::Dispatch& dispatch) override;
+  core::Result<void> begin_exchange(const RowsOfExchange& rows, std::span<const std::byte> input,
+                                    std::span<std::byte> output, const core::RowMove& move,
+                                    std::size_t row_bytes) override;
+  core::Result<void> wait() override;
   void* gradient(std::size_t parameter, std::size_t source) override { return gradients_[parameter][source]; }
 
   /// The table of a rank that has all experts.
@@ -53,13 +52,11 @@ class SessionPeers final : public ExpertPeers {
  private:
   SessionPeers(actors::Session& session, actors::TrainerGroup& group, const ModelConfig& config,
                const ParameterTable& own, const StageMemory& memory, std::vector<std::size_t> places);
-  core::Result<void> gather(gpu::ConstBufferView own, gpu::BufferView all, std::size_t counts);
 
   actors::Session& session_;
   actors::TrainerGroup& group_;
   StageMemory memory_;
-  gpu::Buffer counts_, staging_;                ///< of a device, whose counts the host reads in pinned memory
-  actors::TrainerGroup::Posted exchange_{};     ///< the last one
+  actors::ExpertLayer* moving_ = nullptr;       ///< the layer whose rows moved last
   std::vector<bool> is_expert_;                 ///< each parameter of the table
   std::vector<std::size_t> places_;             ///< in the table, of each of the session
   std::vector<std::vector<float*>> gradients_;  ///< of each, by source; empty for others than experts

@@ -134,7 +134,7 @@ Result<void> PipelineTrainer::warm_up() {
   const std::vector<float*> gradients(readable_.size(), values.as<float>().data());
   memory_.zero(values);
   memory_.add(values, scratch.view().subview(values.bytes, values.bytes));
-  AbsentPeers absent(options_.model.experts.ranks, gradients.front());
+  AbsentPeers absent(options_.model.experts, options_.microbatch.rows(), gradients.front());
   StepHooks hooks;
   if (peers_) hooks.peers = &absent;
   return run_all_chunks({parameters, gradients, hooks});
@@ -269,7 +269,7 @@ Result<void> PipelineTrainer::forward(const core::PipelinePass& done, PassSlots 
   average_.set(hooks);
   const StageText text{batch.tokens(), batch.targets()};
   TRY(model_->forward(done.chunk, slots, pass(hooks), text));
-  tally_.add(model_->routes(done.chunk, slot));
+  add_pass(tally_, model_->routes(done.chunk, slot));
   if (route_losses_) TRY(route_losses_->give(done, model_->routes(done.chunk, slot)));
   if (!ends(done.chunk)) return {};
   lanes_->set_targets(done.microbatch, context_ ? context_->own_targets(options_.microbatch, batch.targets())

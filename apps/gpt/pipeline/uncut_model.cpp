@@ -20,7 +20,7 @@ Result<void> UncutModel::forward_backward(Parameters parameters, Gradients gradi
                                           Tokens targets, const StepHooks& hooks) {
   TRY(forward_loss(parameters, tokens, targets, hooks));
   is_trained_.back() = true;
-  tally_.add(stage_->routes(0, 0));
+  add_pass(tally_, stage_->routes(0, 0));
   if (hooks.begin_backward) TRY(hooks.begin_backward());
   return stage_->backward(0, 0, {parameters, gradients, hooks}, {tokens, targets});
 }

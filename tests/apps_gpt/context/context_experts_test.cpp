@@ -156,7 +156,7 @@ class MemberRun {
       EXPECT_TRUE(context_.sum(gradients_.tensors[i]));
     }
     ExpertTally own = empty_tally();
-    own.add(model_.routes());
+    add_pass(own, model_.routes());
     const auto counts = own.counts();
     counts_.assign(counts.begin(), counts.end());
     EXPECT_TRUE(context_.sum(counts_));
@@ -194,7 +194,7 @@ class MemberRun {
       }
     }
     ExpertTally together = empty_tally();
-    together.add(whole_.model.routes());
+    add_pass(together, whole_.model.routes());
     EXPECT_EQ(std::vector<std::int64_t>(counts_.begin(), counts_.end()), together.counts());
   }
 

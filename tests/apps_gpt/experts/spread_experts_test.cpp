@@ -39,20 +39,25 @@ std::size_t row_of(const std::optional<std::vector<std::int64_t>>& list, std::si
 
 class ThreadPeers final : public ExpertPeers {
  public:
-  ThreadPeers(Meeting& meeting, std::size_t place, std::vector<Tensors<float>>& gradients)
-      : meeting_(meeting), place_(place), gradients_(gradients) {}
+  ThreadPeers(Meeting& meeting, std::size_t place, std::int64_t most_rows,
+              std::vector<Tensors<float>>& gradients)
+      : meeting_(meeting), place_(place), most_rows_(most_rows), gradients_(gradients) {}
 
-  core::Result<std::vector<std::vector<std::int64_t>>> gather_counts(
-      const std::vector<std::int64_t>& own) override {
+  core::Result<PlannedRows> plan(std::size_t, const core::Dispatch& dispatch) override {
+    std::vector<std::int64_t> own;
+    for (std::size_t e = 0; e < dispatch.experts(); ++e) own.push_back(dispatch.count(e));
     meeting_.counts[place_] = own;
     meeting_.barrier.arrive_and_wait();
-    auto all = meeting_.counts;
+    const auto all = meeting_.counts;
     meeting_.barrier.arrive_and_wait();
-    return all;
+    const core::ExpertOwners owners{own.size(), all.size()};
+    auto exchange = TRY(core::plan_exchange(owners, place_, all, most_rows_));
+    return PlannedRows{1, std::move(exchange)};
   }
 
-  core::Result<void> begin_exchange(std::span<const std::byte> input, std::span<std::byte> output,
-                                    const core::RowMove& move, std::size_t row_bytes) override {
+  core::Result<void> begin_exchange(const RowsOfExchange&, std::span<const std::byte> input,
+                                    std::span<std::byte> output, const core::RowMove& move,
+                                    std::size_t row_bytes) override {
     meeting_.inputs[place_] = input;
     meeting_.moves[place_] = move;
     output_ = output;
@@ -86,6 +91,7 @@ class ThreadPeers final : public ExpertPeers {
  private:
   Meeting& meeting_;
   std::size_t place_;
+  std::int64_t most_rows_;
   std::vector<Tensors<float>>& gradients_;
   std::span<std::byte> output_;
   std::size_t row_bytes_ = 0;
@@ -158,7 +164,8 @@ std::vector<Seen> together(ModelConfig config, std::size_t ranks, const Values& 
         change(specs, values);
         Tensors<float> dense(specs);
         std::vector<Tensors<float>> experts(ranks, Tensors<float>(specs));
-        ThreadPeers peers(meeting, place, experts);
+        const auto most = static_cast<std::int64_t>(own.experts.most_rows(kShape.rows()));
+        ThreadPeers peers(meeting, place, most, experts);
         std::map<std::size_t, int> ready;
         StepHooks hooks{.before_use = {}, .gradient_ready = [&](std::size_t p) { ++ready[p]; }};
         hooks.peers = &peers;

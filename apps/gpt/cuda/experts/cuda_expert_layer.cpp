@@ -101,7 +101,7 @@ Result<void> choose_experts(const CudaContext& context, const CudaExpertActivati
                               context.stream);
 }
 
-RouterShare router_share(const CudaContext& context) {
+core::RouterShare router_share(const CudaContext& context) {
   return {context.tensor == nullptr || context.tensor->group->index() == 0,
           context.sequences == nullptr ? 1 : context.sequences->group->size()};
 }
@@ -272,7 +272,8 @@ Result<void> slots_to_products(const CudaContext& context, const CudaExpertActiv
   const std::size_t C = context.config.width, R = static_cast<std::size_t>(exchange.received_rows());
   const std::span<const E> from(slots, static_cast<std::size_t>(routes.dispatch.slots()) * C);
   const std::span<E> to(exchange.grouped ? moved : rows, R * C);
-  TRY(exchange_rows<E>({exchange.sent, exchange.received, {}, {}}, C, peers, from, to, meanwhile));
+  TRY(exchange_rows<E>({layer.layer, routes.number, true}, {exchange.sent, exchange.received, {}, {}}, C,
+                       peers, from, to, meanwhile));
   if (exchange.grouped) order_rows(context, R, layer.sent.row_of_product, to.data(), rows);
   return {};
 }
@@ -287,7 +288,8 @@ Result<void> products_to_slots(const CudaContext& context, const CudaExpertActiv
   if (exchange.grouped) order_rows(context, R, layer.sent.product_of_row, rows, moved);
   const std::span<const E> from(exchange.grouped ? moved : rows, R * C);
   const std::span<E> to(slots, static_cast<std::size_t>(routes.dispatch.slots()) * C);
-  return exchange_rows<E>({exchange.received, exchange.sent, {}, {}}, C, peers, from, to, nothing);
+  return exchange_rows<E>({layer.layer, routes.number, false}, {exchange.received, exchange.sent, {}, {}}, C,
+                          peers, from, to, nothing);
 }
 
 }  // namespace
@@ -302,7 +304,7 @@ Result<void> expert_layer_forward(const CudaContext& context, const ExpertLayerP
   TRY(choose_experts(context, layer, pass.hooks));
   ExpertRoutes& routes = context.desk->routes(layer.layer);
   ExpertPeers* peers = pass.hooks.peers;
-  routes.exchange = TRY(plan_rows(context.config.experts, N, routes.dispatch, peers));
+  TRY(plan_rows(context.config.experts, layer.layer, peers, routes));
   const auto places = places_of(context, layer);
   const auto shared = [&] { return shared_forward(context, parameters, layer, x, pass); };
   context.run("gather tokens",

@@ -67,22 +67,22 @@ Result<void> ExpertDesk::fetch(const float* from, std::span<float> to, gpu::Stre
   return {};
 }
 
-RouterRows<float> ExpertDesk::rows_of(std::size_t layer, std::size_t rows) {
+core::RouterRows<float> ExpertDesk::rows_of(std::size_t layer, std::size_t rows) {
   auto &logits = logits_[layer], &weights = weights_[layer];
   logits.resize(rows * config_.count), weights.resize(rows * config_.choices);
-  return {config_, layer, logits, weights};
+  return {config_.rule(), config_.biases_of(layer), logits, weights};
 }
 
 Result<void> ExpertDesk::choose(std::size_t layer, std::size_t rows, const float* logits,
                                 double router_factor, const ExpertMemory& memory, gpu::StreamView stream) {
   const auto own = rows_of(layer, rows);
   TRY(fetch(logits, logits_[layer], stream));
-  TRY(decide_alone(own, router_factor, routes_[layer]));
+  TRY(core::decide_alone(own, router_factor, routes_[layer]));
   send_choices(layer, memory, stream);
   return {};
 }
 
-Result<void> ExpertDesk::choose_together(std::size_t layer, const MembersRows& members, std::size_t all,
+Result<void> ExpertDesk::choose_together(std::size_t layer, const core::MembersRows& members, std::size_t all,
                                          std::size_t rows, const float* logits, double router_factor,
                                          const ExpertMemory& memory, gpu::StreamView stream) {
   const std::size_t E = config_.count;
@@ -92,8 +92,8 @@ Result<void> ExpertDesk::choose_together(std::size_t layer, const MembersRows& m
   for (std::size_t row = 0; row < members.own.size(); ++row)
     std::copy_n(all_logits_.begin() + static_cast<std::ptrdiff_t>(members.own[row] * E), E,
                 logits_[layer].begin() + static_cast<std::ptrdiff_t>(row * E));
-  TRY(decide_together<float>(own, std::span(all_logits_).first(rows * E), members, router_factor,
-                             routes_[layer]));
+  TRY(core::decide_together<float>(own, std::span(all_logits_).first(rows * E), members, router_factor,
+                                   routes_[layer]));
   send_choices(layer, memory, stream);
   return {};
 }
@@ -118,12 +118,14 @@ void ExpertDesk::send_groups(std::size_t layer, const ExpertMemory& memory, gpu:
 }
 
 template <class E>
-Result<void> ExpertDesk::logit_gradients(std::size_t layer, const float* d_weights, const RouterShare& share,
-                                         const StepHooks& hooks, E* d_logits, gpu::StreamView stream) {
+Result<void> ExpertDesk::logit_gradients(std::size_t layer, const float* d_weights,
+                                         const core::RouterShare& share, const StepHooks& hooks, E* d_logits,
+                                         gpu::StreamView stream) {
   const auto& logits = logits_[layer];
   std::vector<float> by_weights(weights_[layer].size()), by_logits(logits.size());
   TRY(fetch(d_weights, by_weights, stream));
-  decision_backward<float>(config_, logits, routes_[layer], share, hooks, by_weights, by_logits);
+  core::decision_backward<float>(config_.rule(), logits, routes_[layer], share, hooks.scale_of_router(),
+                                 by_weights, by_logits);
   Sender(up_.view(), stream).send(std::span<const float>(by_logits), d_logits, [](float value) {
     return narrowed<E>(value);
   });
@@ -137,9 +139,9 @@ void ExpertDesk::send_losses(std::size_t first, gpu::BufferView losses, gpu::Str
   gpu::copy(pinned, losses, stream);
 }
 
-template Result<void> ExpertDesk::logit_gradients<float>(std::size_t, const float*, const RouterShare&,
+template Result<void> ExpertDesk::logit_gradients<float>(std::size_t, const float*, const core::RouterShare&,
                                                          const StepHooks&, float*, gpu::StreamView);
-template Result<void> ExpertDesk::logit_gradients<Bf16>(std::size_t, const float*, const RouterShare&,
+template Result<void> ExpertDesk::logit_gradients<Bf16>(std::size_t, const float*, const core::RouterShare&,
                                                         const StepHooks&, Bf16*, gpu::StreamView);
 
 }  // namespace troupe::apps::gpt

@@ -5,7 +5,8 @@
 
 #include "apps/gpt/cuda/experts/cuda_expert_activations.hpp"
 #include "apps/gpt/experts/expert_activations.hpp"
-#include "apps/gpt/experts/router_decision.hpp"
+#include "apps/gpt/pass.hpp"
+#include "core/experts/decision.hpp"
 #include "core/result.hpp"
 #include "gpu/device.hpp"
 
@@ -27,7 +28,7 @@ class ExpertDesk {
                             const ExpertMemory& memory, gpu::StreamView stream);
   /// The same if ranks share sequences: `logits` (`all` rows, E) are those of all members by position; it
   /// decides about the first `rows` of them.
-  core::Result<void> choose_together(std::size_t layer, const MembersRows& members, std::size_t all,
+  core::Result<void> choose_together(std::size_t layer, const core::MembersRows& members, std::size_t all,
                                      std::size_t rows, const float* logits, double router_factor,
                                      const ExpertMemory& memory, gpu::StreamView stream);
   /// Sends the places of received rows among grouped products, following routes(layer).exchange.
@@ -38,8 +39,9 @@ class ExpertDesk {
   /// Gradients with respect to the logits (N, E), including the router losses, from those with respect to the
   /// weights (N, K).
   template <class E>
-  core::Result<void> logit_gradients(std::size_t layer, const float* d_weights, const RouterShare& share,
-                                     const StepHooks& hooks, E* d_logits, gpu::StreamView stream);
+  core::Result<void> logit_gradients(std::size_t layer, const float* d_weights,
+                                     const core::RouterShare& share, const StepHooks& hooks, E* d_logits,
+                                     gpu::StreamView stream);
 
   /// Of the last pass. The layer adds what its ranks exchange.
   ExpertRoutes& routes(std::size_t layer) { return routes_[layer]; }
@@ -50,7 +52,7 @@ class ExpertDesk {
       : config_(config), routes_(layers), logits_(layers), weights_(layers) {}
   core::Result<void> fetch(const float* from, std::span<float> to, gpu::StreamView stream);
   /// What the host knows about the layer's last pass, with room for this many rows.
-  RouterRows<float> rows_of(std::size_t layer, std::size_t rows);
+  core::RouterRows<float> rows_of(std::size_t layer, std::size_t rows);
   void send_choices(std::size_t layer, const ExpertMemory& memory, gpu::StreamView stream);
 
   ExpertConfig config_;
