@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 EXAMPLES = {"mlp": "step 300 loss ", "units": "step 100 loss ", "linear": "y = ", "layers": "step 100 loss ",
-            "tensor": "step 200 loss "}
+            "tensor": "step 200 loss ", "experts": "step 100 loss ", "mixture": "step 100 loss "}
 
 
 def numbers_of(example, command):

@@ -13,9 +13,11 @@
 #include <new>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "actors/session/c/troupe.h"
 #include "actors/session/session.hpp"
+#include "actors/session/trainer_group.hpp"
 #include "actors/shell/process_world.hpp"
 #include "core/dtype.hpp"
 #include "core/errors.hpp"
@@ -27,6 +29,20 @@ struct troupe_group {
   troupe::actors::TrainerGroup* group = nullptr;
 };
 
+/// What troupe_experts stands for. The session outlives it.
+struct troupe_experts {
+  /// What a routing that C sees is of.
+  struct Routing {
+    troupe::actors::ExpertRouting routing;
+    std::vector<troupe_rows> products;
+    troupe_routing view{};
+  };
+
+  troupe_session* session = nullptr;
+  troupe::actors::ExpertLayer* layer = nullptr;
+  std::vector<std::unique_ptr<Routing>> routings;  ///< that are not freed
+};
+
 /// What troupe_session stands for. The world outlives the session.
 struct troupe_session {
   std::unique_ptr<troupe::actors::ProcessWorld> world;
@@ -35,6 +51,7 @@ struct troupe_session {
   std::deque<troupe::actors::SaveResult> local_saves;  ///< likewise
   std::string restored_common;
   std::map<std::string, troupe_group, std::less<>> groups;  ///< that the caller asked for
+  std::map<std::uint32_t, troupe_experts> experts;          ///< likewise, by layer
   bool is_left = false;
 };
 

@@ -187,6 +187,13 @@ troupe_status troupe_gradient_memory(troupe_session* session, uint32_t parameter
   });
 }
 
+troupe_status troupe_gradient_memory_of_source(troupe_session* session, uint32_t parameter, int32_t source,
+                                               void** data, size_t* bytes, troupe_error* error) {
+  return with(session, error, [&](auto& s) -> Result<void> {
+    return give(TRY(s.gradient_memory({parameter}, source)), data, bytes);
+  });
+}
+
 troupe_status troupe_on_compute_stream(troupe_session* session, int (*launch)(void* stream, void* context),
                                        void* context, troupe_error* error) {
   return with(session, error, [&](auto& s) -> Result<void> {

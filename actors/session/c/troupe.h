@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 /* Grows with every change that a caller could notice, sizes of structs included. */
-#define TROUPE_C_VERSION 5
+#define TROUPE_C_VERSION 6
 /* The version that the library was built with. A program that loads the library while it runs compares it with
    TROUPE_C_VERSION first: with another one nothing below is safe to call. */
 int troupe_c_version(void);
@@ -41,19 +41,12 @@ int troupe_c_version(void);
 typedef enum troupe_status {
   TROUPE_OK = 0,
   TROUPE_INVALID_ARGUMENT = 1, /* a call out of turn, a wrong name, an impossible value */
-  TROUPE_NOT_FOUND = 2,
-  TROUPE_ALREADY_EXISTS = 3,
+  TROUPE_NOT_FOUND = 2, TROUPE_ALREADY_EXISTS = 3,
   TROUPE_UNAVAILABLE = 4, /* this build or this machine does not have it */
-  TROUPE_IO = 5,
-  TROUPE_CORRUPT = 6,
+  TROUPE_IO = 5, TROUPE_CORRUPT = 6,
   TROUPE_MISMATCH = 7, /* ranks disagree */
-  TROUPE_TIMEOUT = 8,
-  TROUPE_PEER_LOST = 9,
-  TROUPE_ABORTED = 10,
-  TROUPE_STALE_EPOCH = 11,
-  TROUPE_OUT_OF_MEMORY = 12,
-  TROUPE_NUMERIC = 13,
-  TROUPE_INTERNAL = 14
+  TROUPE_TIMEOUT = 8, TROUPE_PEER_LOST = 9, TROUPE_ABORTED = 10, TROUPE_STALE_EPOCH = 11,
+  TROUPE_OUT_OF_MEMORY = 12, TROUPE_NUMERIC = 13, TROUPE_INTERNAL = 14
 } troupe_status;
 
 /* The message says what was expected, what was found and what to do next; a long message is cut. */
@@ -65,19 +58,14 @@ typedef struct troupe_error {
 /* Parameters use one of the first three; groups accept all. `..._LAST` is not a dtype: it makes the enum wide enough
    that any int a caller passes can be checked and refused. The other enums that callers pass do the same. */
 typedef enum troupe_dtype {
-  TROUPE_F32 = 1,
-  TROUPE_F16 = 2,
-  TROUPE_BF16 = 3,
-  TROUPE_F64 = 4,
-  TROUPE_I64 = 5,
-  TROUPE_I32 = 6,
-  TROUPE_U8 = 7,
+  TROUPE_F32 = 1, TROUPE_F16 = 2, TROUPE_BF16 = 3, TROUPE_F64 = 4, TROUPE_I64 = 5, TROUPE_I32 = 6, TROUPE_U8 = 7,
   TROUPE_DTYPE_LAST = 0x7fffffff
 } troupe_dtype;
 
 typedef struct troupe_options troupe_options;
 typedef struct troupe_session troupe_session;
 typedef struct troupe_group troupe_group;
+typedef struct troupe_experts troupe_experts;
 
 /* ---- Options: what all ranks of a job have in common, and where this rank keeps things. ---- */
 
@@ -90,8 +78,7 @@ troupe_status troupe_options_set(troupe_options* options, const char* name, cons
 const char* troupe_option_names(void);
 
 enum {
-  TROUPE_NO_WEIGHT_DECAY = 1,
-  TROUPE_SHARED_EMBEDDING = 2, /* gets its own bucket */
+  TROUPE_NO_WEIGHT_DECAY = 1, TROUPE_SHARED_EMBEDDING = 2 /* gets its own bucket */,
   TROUPE_EXPERT = 4,           /* of this rank's experts, under a name that no other rank of group "ep" uses */
   TROUPE_COPY = 8,             /* another pipeline stage has it too, under this name, and counts it in norms */
   TROUPE_FROZEN = 16,          /* nothing steps it: it has no gradient and no optimizer state, but is saved */
@@ -157,11 +144,7 @@ troupe_status troupe_options_add_group(troupe_options* options, const char* name
                                        troupe_error* error);
 
 typedef enum troupe_operation_kind {
-  TROUPE_ALL_REDUCE = 1,
-  TROUPE_REDUCE_SCATTER = 2,
-  TROUPE_ALL_GATHER = 3,
-  TROUPE_ALL_TO_ALL = 4,
-  TROUPE_BROADCAST = 5,
+  TROUPE_ALL_REDUCE = 1, TROUPE_REDUCE_SCATTER = 2, TROUPE_ALL_GATHER = 3, TROUPE_ALL_TO_ALL = 4, TROUPE_BROADCAST = 5,
   TROUPE_OPERATION_KIND_LAST = 0x7fffffff
 } troupe_operation_kind;
 
@@ -197,6 +180,22 @@ typedef struct troupe_operation {
    does not fit the job. */
 troupe_status troupe_options_add_operation(troupe_options* options, const troupe_operation* operation,
                                            troupe_error* error);
+
+/* A layer of experts, which the ranks of group "ep" share (option "expert-parallel"), each its own consecutive ones.
+   Set all members that are not used to 0. Experts' parameters have the flag TROUPE_EXPERT. */
+typedef struct troupe_expert_layer {
+  size_t experts;         /* on all ranks together; 0: this layer of the model has none */
+  size_t choices;         /* experts of each token */
+  size_t tokens;          /* most tokens of a rank in a microbatch */
+  double capacity_factor; /* choices beyond ceil(tokens * choices / experts * factor) of an expert are dropped; or 0 */
+  int64_t most_rows;      /* that come to a rank's experts at once; more refuse the step; 0: all that can come */
+  size_t exchanges;       /* microbatches that are on their way at once; 0: those of a step */
+  double bias_rate;       /* by how much a committed step moves the router's biases; scores are sigmoids then; or 0 */
+  int32_t after_choice;   /* 1: without biases, scores are a softmax over the chosen experts only; 0: over all */
+} troupe_expert_layer;
+/* Layers are numbered from 0 in the order in which they are added, the same on all ranks. */
+troupe_status troupe_options_add_experts(troupe_options* options, const troupe_expert_layer* layer,
+                                         troupe_error* error);
 
 /* For a trainer that begins a lane before it has ended the previous one, such as a pipeline stage: appends to the list
    of what it does in a step. A pass goes through the units from `first_unit` up to, but without, `end_unit`, in
@@ -285,6 +284,8 @@ troupe_status troupe_parameter_memory(troupe_session* session, uint32_t paramete
                                       troupe_error* error);
 troupe_status troupe_gradient_memory(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
                                      troupe_error* error);
+troupe_status troupe_gradient_memory_of_source(troupe_session* session, uint32_t parameter, int32_t source, void** data,
+                                               size_t* bytes, troupe_error* error);
 /* For trainers that enqueue their passes: calls `launch` once, immediately, with the stream (a cudaStream_t) that the
    session orders its updates after, and with the device current. `launch` returns a status (a cudaError_t), 0 for
    success. First call it before the first step. TROUPE_UNAVAILABLE on devices without native streams, and then
@@ -364,11 +365,8 @@ int32_t troupe_group_member(const troupe_group* group, int32_t index);
    TROUPE_INVALID_ARGUMENT says what cannot be right, and nothing is posted. An operation that fails later is this
    rank's failure, which ends the session for all ranks and names the operation. */
 
-typedef enum troupe_reduction {
-  TROUPE_SUM = 1,
-  TROUPE_AVERAGE = 2, /* of floating-point values only */
-  TROUPE_MIN = 3,
-  TROUPE_MAX = 4,
+typedef enum troupe_reduction { /* TROUPE_AVERAGE is of floating-point values only */
+  TROUPE_SUM = 1, TROUPE_AVERAGE = 2, TROUPE_MIN = 3, TROUPE_MAX = 4,
   TROUPE_REDUCTION_LAST = 0x7fffffff
 } troupe_reduction;
 
@@ -399,6 +397,37 @@ troupe_status troupe_group_receive(troupe_group* group, void* values, size_t cou
 /* Waits for the operation with that number and all that were posted on the group before it. With a compute stream, work
    enqueued there afterwards waits, not the calling thread. */
 troupe_status troupe_group_wait(troupe_group* group, uint64_t posted, troupe_error* error);
+
+/* ---- Experts: as ExpertLayer of <troupe/trainer_group.hpp>. ---- */
+
+/* The session owns it. Then what its router has: the biases, and how often each expert was chosen, and had no room, by
+   all ranks' tokens since the run began. Each has `experts` elements and lives as long as the session, but biases are
+   NULL without a bias rate. They change in troupe_finish_step(), and are saved and restored. Pointers may be NULL. */
+troupe_status troupe_experts_of(troupe_session* session, uint32_t layer, troupe_experts** experts, troupe_error* error);
+troupe_status troupe_experts_state(troupe_experts* experts, const float** biases, const int64_t** chosen,
+                                   const int64_t** dropped, troupe_error* error);
+/* Of `source`'s tokens, rows `first` to `first + count` among those received are for the expert `expert` here. */
+typedef struct troupe_rows { int32_t expert, source; int64_t first, count; } troupe_rows;
+/* Where N tokens go, K choices each. Slots, S of them, are the choices that are kept, by expert, then by token. */
+typedef struct troupe_routing {
+  const int32_t* experts; const float* weights; /* (N, K) each, best first */
+  const int64_t *choice_of_slot, *slot_of_choice; /* (S): token * K + choice; (N, K), -1: its expert had no room */
+  const troupe_rows* products;                    /* by expert, then by source */
+  size_t slots, received, product_count;
+} troupe_routing;
+/* In the order of the calls of a microbatch, the same on all ranks of group "ep"; `logits` (N, experts) are in host
+   memory. In backward, with gradients, dispatch and combine again; the latter may be left out. */
+troupe_status troupe_experts_route(troupe_experts* experts, const float* logits, size_t tokens,
+                                   const troupe_routing** routing, troupe_error* error);
+troupe_status troupe_experts_dispatch(troupe_experts* experts, const troupe_routing* routing, const void* slots,
+                                      void* rows, size_t row_bytes, troupe_error* error);
+troupe_status troupe_experts_combine(troupe_experts* experts, const troupe_routing* routing, const void* rows,
+                                     void* slots, size_t row_bytes, troupe_error* error);
+/* Adds to d_logits the gradient through the weights, whose own is d_weights (N, K). */
+troupe_status troupe_experts_backward(troupe_experts* experts, const troupe_routing* routing, const float* logits,
+                                      const float* d_weights, float* d_logits, troupe_error* error);
+/* After its last use; NULL is allowed. The session frees what is left. */
+void troupe_routing_free(troupe_experts* experts, const troupe_routing* routing);
 
 /* ---- Checkpoints, in the directory of the option "checkpoints"; by all ranks alike. ---- */
 

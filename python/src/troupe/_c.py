@@ -10,7 +10,7 @@ from typing import Any
 from troupe import _native_files
 from troupe.errors import Error, Status
 
-C_VERSION = 5
+C_VERSION = 6
 
 F32, F16, BF16, F64, I64, I32, U8 = range(1, 8)
 NO_WEIGHT_DECAY, SHARED_EMBEDDING, EXPERT, COPY, FROZEN, ANY_SHAPE = (1 << bit for bit in range(6))
