@@ -16,7 +16,7 @@ namespace troupe::messages {
 enum class RowsGo : std::uint8_t { out, back };
 
 /// Trainer to ExpertGroup: how many rows of a microbatch go to each expert, and how many choices had no room.
-/// Begins an exchange; exchanges are numbered from 1. Lane -1: of no step, such as an evaluation.
+/// Begins an exchange; exchanges are numbered from 1. Lane -1: of no step; -2: of a step.
 struct RowsCounted {
   core::Step step{};
   core::Lane lane{-1};

@@ -48,7 +48,6 @@ void ExpertGroupMachine::receive(const messages::Envelope& envelope, Outbox& out
                                      [&](const messages::CountsKnown& m) { on(m, outbox); },
                                      [&](const messages::RowsWanted& m) { on(m, outbox); },
                                      [&](const messages::RowsArrived& m) { on(m); },
-                                     [&](const messages::LaneEnded& m) { on(m); },
                                      [&](const messages::LoadCounted& m) { on(m); },
                                      [&](const messages::LoadSummed& m) {
                                        if (m.step == step_) summed_ = m;
@@ -214,12 +213,6 @@ void ExpertGroupMachine::on(const messages::RowsArrived& arrived) {
   if (std::exchange(exchange.has_returned, true)) exchanges_.erase(found);
 }
 
-void ExpertGroupMachine::on(const messages::LaneEnded& ended) {
-  if (state_ == State::failed || ended.step != step_) return;
-  std::erase_if(exchanges_,
-                [&](const auto& one) { return one.second.lane == ended.lane && one.second.has_returned; });
-}
-
 void ExpertGroupMachine::on(const messages::LoadCounted& counted) {
   if (state_ == State::failed || counted.step != step_) return;
   add_counts(chosen_, counted.chosen);
@@ -267,8 +260,8 @@ void ExpertGroupMachine::keep(core::Step step, bool moved, Outbox& outbox) const
 std::string ExpertGroupMachine::unreturned() const {
   for (const auto& [number, exchange] : exchanges_) {
     if (!is_training(exchange) || exchange.has_returned) continue;
-    return fmt::format("rows of exchange {} of layer {} in lane {} have not come back", number, config_.layer,
-                       exchange.lane.value);
+    const auto lane = exchange.lane.value < 0 ? "" : fmt::format(" in lane {}", exchange.lane.value);
+    return fmt::format("rows of exchange {} of layer {}{} have not come back", number, config_.layer, lane);
   }
   return {};
 }

@@ -21,8 +21,8 @@ struct ExpertGroupConfig {
   std::size_t place = 0;            ///< of this rank among them
   /// Rows that may come to a rank's experts in one exchange.
   std::int64_t most_rows = 0;
-  /// Exchanges that may be open at once, until their rows have come back twice, or their lane has ended: each
-  /// is a credit for so many rows.
+  /// Exchanges of a step that may be open at once, until their rows have come back twice: each is a credit
+  /// for so many rows.
   std::size_t most_exchanges = 1;
   double bias_rate = 0;  ///< by which a committed step moves the router's biases; 0: it has none
 };
@@ -67,7 +67,6 @@ class ExpertGroupMachine final : public Machine {
   void on(const messages::CountsKnown& known, Outbox& outbox);
   void on(const messages::RowsWanted& wanted, Outbox& outbox);
   void on(const messages::RowsArrived& arrived);
-  void on(const messages::LaneEnded& ended);
   void on(const messages::LoadCounted& counted);
   void on(const messages::StepDecided& decided, Outbox& outbox);
   void on(const messages::ExpertsRestored& restored, Outbox& outbox);
@@ -75,7 +74,7 @@ class ExpertGroupMachine final : public Machine {
   void refuse(std::uint64_t exchange, core::Errc code, std::string reason, Outbox& outbox) const;
   std::string overflow(const std::vector<std::vector<std::int64_t>>& counts) const;
   void keep(core::Step step, bool moved, Outbox& outbox) const;
-  static bool is_training(const Exchange& exchange) { return exchange.lane.value >= 0; }
+  static bool is_training(const Exchange& exchange) { return exchange.lane.value != -1; }
   std::int64_t of_others(const std::vector<std::int64_t>& rows) const;
   bool is_planned(const messages::RowsWanted& wanted, const Exchange& exchange) const;
 

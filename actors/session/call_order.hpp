@@ -51,6 +51,7 @@ class CallOrder {
   /// That there is such a parameter, and the session was not left.
   core::Result<void> has_parameter(core::ParameterIndex index) const;
 
+  bool is_in_step() const { return place_ == Place::between_lanes || place_ == Place::in_lane; }
   bool is_last_microbatch() const { return microbatch_ + 1 == microbatches_; }
 
  private:

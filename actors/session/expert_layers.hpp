@@ -18,7 +18,8 @@ namespace troupe::actors {
 /// trainer's thread.
 class ExpertLayers {
  public:
-  /// The lane of the step that the trainer is in; none between lanes, and while an order is learned.
+  /// The lane of the step that the trainer is in; -2 between lanes, such as a pipeline's forward ahead of
+  /// its lane; none outside of steps.
   using InLane = std::function<std::optional<core::Lane>()>;
 
   /// All of them must outlive it.

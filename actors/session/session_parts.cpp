@@ -114,8 +114,8 @@ core::Result<void> Session::Parts::open_experts() {
   if (!experts) return {};
   for (auto& tensor : experts->tensors()) options.tensors.push_back(std::move(tensor));
   layers.emplace(*experts, inbox, [this]() -> std::optional<core::Lane> {
-    if (!order->in_lane("route()") || order->is_learning()) return {};
-    return lane;
+    if (!order->is_in_step()) return {};
+    return order->in_lane("route()") ? lane : core::Lane{-2};
   });
   return {};
 }
@@ -331,7 +331,6 @@ core::Result<void> Session::Parts::end_lane(double loss, std::optional<double> w
   TRY(in_turn(sequencer->lane_operations().may_end("end_lane()")));
   TRY(in_turn(order->end_lane()));
   sequencer->lane_operations().end();
-  if (experts) experts->end_lane(lane);
   losses.push_back({lane, loss, weight});
   return gate->end_round();
 }

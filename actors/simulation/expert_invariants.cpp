@@ -52,7 +52,7 @@ void ExpertInvariants::on(const Group& group, const messages::StepBegan& begun) 
 
 void ExpertInvariants::on(const Group& group, const messages::RowsCounted& counted) {
   auto& exchange = layers_[group].exchanges[counted.exchange];
-  exchange = {counted.step, counted.lane.value >= 0};
+  exchange = {counted.step, counted.lane.value != -1};
   const auto rows = std::accumulate(counted.counts.begin(), counted.counts.end(), std::int64_t{0});
   if (rows + counted.dropped == counted.chosen) return;
   violate_(fmt::format("EG-1: {} counts {} rows and {} dropped ones of {} choices", name_of(group), rows,

@@ -161,8 +161,8 @@ struct ExpertLayerOptions {
   /// Rows that a rank's experts have room for in an exchange. When more would come no rank commits the step.
   /// None: for all that can come.
   std::optional<std::int64_t> most_rows{};
-  /// Exchanges of rows that a rank may have open, each until its gradients have come back or its lane has
-  /// ended; 0: as many as a step has lanes and microbatches.
+  /// Exchanges of rows that a rank may have open, each until its gradients have come back or the step is
+  /// decided; 0: as many as a step has lanes and microbatches.
   std::size_t exchanges = 0;
   /// By how much a committed step moves the router's biases, which even out the load without a loss. 0: it
   /// has none. Above 0 scores are sigmoids, and those of the chosen experts are divided by their sum.

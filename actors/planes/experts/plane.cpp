@@ -130,8 +130,9 @@ Result<ExpertPlane::Planned> ExpertPlane::count(std::uint32_t layer, std::option
   hear(layer, messages::RowsCounted{step_, lane.value_or(core::Lane{-1}), exchange, std::move(counts), chosen,
                                     dropped});
   const auto wanted = TRY(answer<GatherCounts>());
-  const auto what = lane ? fmt::format("counts of layer {} in lane {}", layer, lane->value)
-                         : fmt::format("counts of layer {}", layer);
+  const auto what = lane && lane->value >= 0
+                        ? fmt::format("counts of layer {} in lane {}", layer, lane->value)
+                        : fmt::format("counts of layer {}", layer);
   CHECK(carrier_ != nullptr, "a plane is connected before rows are counted");
   auto gathered = carrier_->gather(wanted.counts, what);
   if (!gathered) {
@@ -170,12 +171,6 @@ Result<void> ExpertPlane::wait() {
   TRY(carrier_->wait());
   hear(moved.layer, messages::RowsArrived{moved.exchange, moved.go, moved.sent, moved.taken});
   return {};
-}
-
-void ExpertPlane::end_lane(core::Lane lane) {
-  for (std::uint32_t layer = 0; layer < layers_.size(); ++layer) {
-    if (has(layer)) hear(layer, messages::LaneEnded{step_, lane});
-  }
 }
 
 void ExpertPlane::count_load(std::uint32_t layer, std::vector<std::int64_t> chosen,

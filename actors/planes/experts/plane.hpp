@@ -72,7 +72,7 @@ class ExpertPlane {
     std::uint64_t exchange = 0;
     core::ExpertExchange plan;
   };
-  /// Begins an exchange, in a lane of the step or in none.
+  /// Begins an exchange, in a lane of the step, or in the step but in no lane (-2), or in none.
   core::Result<Planned> count(std::uint32_t layer, std::optional<core::Lane> lane,
                               std::vector<std::int64_t> counts, std::int64_t dropped);
   /// Where rows are that shall move, and of which size.
@@ -88,7 +88,6 @@ class ExpertPlane {
   void count_load(std::uint32_t layer, std::vector<std::int64_t> chosen, std::vector<std::int64_t> dropped);
 
   void begin_step(const messages::StepBegan& begun);
-  void end_lane(core::Lane lane);
   /// Before the step's verdict. Errc::invalid_argument names an exchange whose rows have not come back.
   core::Result<void> may_finish() const;
   /// Why no rank may commit the step; empty: nothing is wrong.
