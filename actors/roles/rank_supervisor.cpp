@@ -127,7 +127,7 @@ std::unique_ptr<Machine> RankSupervisorMachine::successor(const messages::Failur
   next->state_ = state_;
   next->step_ = step_;
   if (state_ == State::left) return next;
-  if (state_ == State::joining) {
+  if (state_ == State::joining && !config_.failure.failed) {
     // All ranks are told together, once they have come.
     next->config_.failure = why;
     next->start(outbox);

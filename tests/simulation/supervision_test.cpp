@@ -136,8 +136,8 @@ std::vector<InjectionPoint> points() {
   };
   for (const auto of : {Role::rank_supervisor, Role::conductor, Role::gradient_bucket, Role::parameter_shard})
     role({1}, of, {1, 2, 7});
-  role({0}, Role::rank_supervisor, {9});
-  role({0}, Role::coordinator, {4, 9});
+  role({0}, Role::rank_supervisor, {1, 9});
+  role({0}, Role::coordinator, {1, 3, 4, 9});
   role({0}, Role::checkpoint_coordinator, {1, 4, 7});
   role({0}, Role::replica_coordinator, {1, 4, 7});
   role({0}, Role::checkpoint_writer, {1, 3, 5, 8, 13, 21, 34});
@@ -158,7 +158,10 @@ std::vector<InjectionPoint> points() {
   for (const auto* of : {"OpenSave", "StageChunk", "WriteChunk", "FinishFiles", "CloseSave"})
     work({1}, of, {1, 2, 4});
   for (const auto* of : {"MakeSaveDirectory", "CommitSave"}) work({0}, of, {1, 2});
-  for (const auto* of : {"MakeCopyDirectory", "SealCopy"}) work({1}, of, {1, 2});
+  for (const auto* of : {"MakeCopyDirectory", "SealCopy", "OpenExchange", "ReadRound", "ShareRound",
+                         "WriteRound", "CloseExchange", "TidyCopies"}) {
+    work({1}, of, {1, 2});
+  }
   return points;
 }
 
