@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <string_view>
 #include <unordered_map>
 
@@ -128,13 +127,6 @@ Result<void> check_object(const std::vector<Held<ShardedObject>>& parts) {
               cells - std::ssize(writers), cells, first.part->key, to_string(first.part->global_shape));
 }
 
-std::set<std::string_view> keys_of(const RankShards& rank) {
-  std::set<std::string_view> keys;
-  for (const auto& tensor : rank.tensors) keys.insert(tensor.key);
-  for (const auto& object : rank.objects) keys.insert(object.key);
-  return keys;
-}
-
 }  // namespace
 
 Result<void> check_integrity(std::span<const RankShards> ranks) {
@@ -149,23 +141,6 @@ Result<void> check_integrity(std::span<const RankShards> ranks) {
   }
   for (const auto& [key, parts] : objects) TRY(check_object(parts));
   return {};
-}
-
-Result<void> check_same_keys(std::span<const RankShards> ranks) {
-  std::map<std::string_view, std::size_t> holders;
-  for (const RankShards& rank : ranks) {
-    for (const auto key : keys_of(rank)) ++holders[key];
-  }
-  std::erase_if(holders, [&](const auto& entry) { return entry.second == ranks.size(); });
-  if (holders.empty()) return {};
-  std::string text;
-  std::size_t named = 0;
-  for (const auto& [key, count] : holders) {
-    if (named++ == kNamed) break;
-    text += fmt::format("{}'{}' (on {} of {} ranks)", text.empty() ? "" : ", ", key, count, ranks.size());
-  }
-  return fail(Errc::mismatch, "ranks ask for different keys, expected the same on all: {}{}", text,
-              holders.size() > kNamed ? fmt::format(" and {} more", holders.size() - kNamed) : "");
 }
 
 }  // namespace troupe::core

@@ -23,8 +23,4 @@ struct RankShards {
 /// grid must have one main replica ("Duplicate ShardedObject keys", "... ShardedObject are missing").
 Result<void> check_integrity(std::span<const RankShards> ranks);
 
-/// For exchanges in which all ranks take part in every key: Errc::mismatch names the keys that some ranks
-/// have and others lack.
-Result<void> check_same_keys(std::span<const RankShards> ranks);
-
 }  // namespace troupe::core

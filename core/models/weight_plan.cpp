@@ -66,15 +66,4 @@ WeightPlan invert(const WeightPlan& plan) {
   return back;
 }
 
-Result<void> check_covered(const WeightPlan& plan) {
-  for (const auto& output : plan.outputs) {
-    std::vector<Box> boxes;
-    for (const auto& piece : output.pieces) boxes.push_back(piece.target());
-    const auto good = check_exact_cover(output.tensor.shape, boxes);
-    if (!good)
-      return fail(Errc::invalid_argument, "tensor '{}': {}", output.tensor.name, good.error().message);
-  }
-  return {};
-}
-
 }  // namespace troupe::core

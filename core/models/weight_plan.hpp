@@ -45,7 +45,4 @@ Result<WeightPlan> compose(const WeightPlan& first, const WeightPlan& second);
 /// not come from the inputs, such as padding, are dropped.
 WeightPlan invert(const WeightPlan& plan);
 
-/// Errc::invalid_argument names an output that the pieces do not cover exactly.
-Result<void> check_covered(const WeightPlan& plan);
-
 }  // namespace troupe::core

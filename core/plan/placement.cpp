@@ -115,4 +115,20 @@ Result<ElementRange> local_range(std::int64_t elements, const Placements& placem
   return range;
 }
 
+std::int64_t shard_count(const Placements& placements, const std::vector<int>& sizes) {
+  std::int64_t count = 1;
+  for (std::size_t axis = 0; axis < placements.size(); ++axis) {
+    if (placements[axis] == Placement::flat_shard) count *= sizes[axis];
+  }
+  return count;
+}
+
+ElementRange part_of(ElementRange range, const Placements& placements, const std::vector<int>& sizes,
+                     const std::vector<int>& coordinates) {
+  for (std::size_t axis = placements.size(); axis-- > 0;) {
+    if (placements[axis] == Placement::flat_shard) range = even_part(range, sizes[axis], coordinates[axis]);
+  }
+  return range;
+}
+
 }  // namespace troupe::core

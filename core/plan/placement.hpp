@@ -63,4 +63,15 @@ Result<std::vector<AxisRedistribution>> redistributions(const Placements& from, 
 Result<ElementRange> local_range(std::int64_t elements, const Placements& placements,
                                  const std::vector<int>& sizes, const std::vector<int>& coordinates);
 
+/// A rank's use of a tensor: read by the model, summed between microbatches, stepped.
+enum class TensorRole : std::uint8_t { parameter, gradient, optimizer };
+
+/// The product of the sizes of the axes along which a tensor is sharded.
+std::int64_t shard_count(const Placements& placements, const std::vector<int>& sizes);
+
+/// A rank's part of a range placed by `placements`, whose flat axes are the last ones. The sizes of parts
+/// differ by one element if they do not divide evenly; the longer ones come first.
+ElementRange part_of(ElementRange range, const Placements& placements, const std::vector<int>& sizes,
+                     const std::vector<int>& coordinates);
+
 }  // namespace troupe::core

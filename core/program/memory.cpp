@@ -6,9 +6,9 @@
 
 #include "core/errors.hpp"
 #include "core/exact_sum.hpp"
+#include "core/plan/placement.hpp"
 #include "core/program/domain_lanes.hpp"
 #include "core/program/launch_cursor.hpp"
-#include "core/program/shard_map.hpp"
 
 namespace troupe::core {
 namespace {

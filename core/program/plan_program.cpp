@@ -5,9 +5,9 @@
 #include <numeric>
 
 #include "core/errors.hpp"
+#include "core/plan/placement.hpp"
 #include "core/program/fold.hpp"
 #include "core/program/reductions.hpp"
-#include "core/program/shard_map.hpp"
 
 namespace troupe::core {
 namespace {

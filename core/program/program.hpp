@@ -54,7 +54,7 @@ struct Credit {
 };
 
 /// One collective. It brings a flat tensor from one list of placements to another along one axis of its
-/// domain; the ranges on each rank are ShardMap::part() of the two lists. Or it is the sum over a group
+/// domain; the ranges on each rank are part_of() of the two lists. Or it is the sum over a group
 /// beyond the axes (TensorClass::also_sum): then gradients stay where they are, and each member ends with the
 /// sum of what all had there. In `ordered` numerics that is an all_gather, after which each adds in the order
 /// of members; `elements` are then those of all members.

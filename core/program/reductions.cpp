@@ -4,7 +4,7 @@
 #include <iterator>
 
 #include "core/errors.hpp"
-#include "core/program/shard_map.hpp"
+#include "core/plan/placement.hpp"
 
 namespace troupe::core {
 namespace {

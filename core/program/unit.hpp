@@ -2,13 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <span>
-#include <string>
 #include <vector>
 
 #include "core/program/tensor_class.hpp"
-#include "core/result.hpp"
 
 namespace troupe::core {
 
@@ -42,37 +38,5 @@ struct Unit {
 
   friend bool operator==(const Unit&, const Unit&) = default;
 };
-
-/// A parameter as a trainer registers it.
-struct UnitParameter {
-  std::string name;
-  std::vector<std::int64_t> shape;
-  std::size_t tensor_class = 0;
-  std::optional<std::size_t> unit;     ///< in the order of forward; none: read from anywhere
-  std::optional<std::size_t> tied_to;  ///< an earlier parameter: the same memory under another name
-  bool trainable = true;
-  bool shared_embedding = false;
-};
-
-/// Where a parameter is: elements of tensor `tensor` of unit `unit`. Tied parameters have the same place.
-struct ParameterHome {
-  std::size_t unit = 0;
-  std::size_t tensor = 0;
-  ElementRange range;
-
-  friend bool operator==(const ParameterHome&, const ParameterHome&) = default;
-};
-
-struct UnitCollection {
-  std::vector<Unit> units;           ///< in the order of forward
-  std::vector<ParameterHome> homes;  ///< for each parameter, in the order of the input
-};
-
-/// Lays out parameters by unit and class. `shards` has one entry per class: the layout is such that every
-/// shard of every role divides it. Parameters without a unit, and tied ones that two units read, form a
-/// resident unit before all others, which backward reaches last; the numbers of the others are then one
-/// higher. Errc::invalid_argument names the invalid parameter.
-Result<UnitCollection> collect_units(std::span<const UnitParameter> parameters, std::size_t units,
-                                     std::span<const TensorClass> classes, std::span<const int> shards);
 
 }  // namespace troupe::core

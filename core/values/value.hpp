@@ -21,8 +21,6 @@ using Key = std::variant<std::int64_t, std::string>;
 std::string to_string(const Key& key);
 
 struct TreeDifference;
-template <class Node, bool index_maps>
-class TreeRules;
 
 /// A value of the common state of a checkpoint: anything that is neither a tensor nor opaque. Types survive
 /// storage: a tuple stays a tuple, 1 differs from 1.0 and from true, and every bit of a double is kept.
@@ -65,8 +63,6 @@ class Value {
 
    private:
     friend class Value;
-    template <class, bool>
-    friend class TreeRules;
     std::vector<Entry> entries_;
   };
 
@@ -130,9 +126,5 @@ inline constexpr int kMaxValueDepth = 64;
 /// See core/values/tree.hpp. Paths come in the order of the left value, those that are only on the right in
 /// the order of the right one.
 TreeDifference diff(const Value& left, const Value& right);
-
-/// Adds `from` to `into`: maps entry by entry, lists of the same length item by item. Errc::mismatch names
-/// the path where both have a value that is neither, or lists of different lengths; `into` is then as before.
-Result<void> merge(Value& into, Value from);
 
 }  // namespace troupe::core

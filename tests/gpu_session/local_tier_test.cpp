@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "core/errors.hpp"
-#include "gpu/collective/rendezvous_memory.hpp"
 #include "tests/gpu_session/company.hpp"
 #include "tests/simulation/simulated_job.hpp"
+#include "tests/support/rendezvous_memory.hpp"
 
 namespace troupe::actors {
 namespace {

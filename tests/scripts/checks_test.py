@@ -18,6 +18,7 @@ def load(name):
 
 
 layers = load("check_layers")
+reached = load("check_reached")
 style = load("check_style")
 run_tests = load("run_tests")
 
@@ -261,6 +262,48 @@ class Style(unittest.TestCase):
         for path in ("README.md", "docs/architecture.md", "core/result.hpp", "scripts/check_layers", "CMakeLists.txt"):
             self.assertIn(path, files)
         self.assertFalse([path for path in files if path.startswith("tests/golden/")])
+
+
+class Reached(unittest.TestCase):
+    PROGRAM = {"apps/a/main.cpp": '#include "core/used.hpp"\nint main() {\n  return call();\n}\n',
+               "core/used.hpp": "int call();\n",
+               "core/used.cpp": '#include "core/used.hpp"\nint call() {\n  return 1;\n}\n'}
+
+    def complaints(self, **more):
+        files = {**self.PROGRAM, **{name.replace("__", "/").replace("_DOT_", "."): text for name, text in more.items()}}
+        return reached.complaints_about(files, public={"core/public.hpp"}, allowed={"known"})
+
+    def test_what_a_program_calls_is_reached(self):
+        self.assertEqual(self.complaints(), [])
+
+    def test_a_header_that_nobody_includes_is_named(self):
+        found = self.complaints(core__alone_DOT_hpp="struct Alone {};\n", core__alone_DOT_cpp='#include "core/alone.hpp"\n')
+        self.assertIn("core/alone: no program, example, benchmark or public header includes it", found)
+
+    def test_a_function_that_is_only_defined_is_named(self):
+        files = dict(self.PROGRAM)
+        for more in ("int extra(int a,\n          int b);\n", "std::vector<int> extra();\n", "const T* extra() const;\n"):
+            files["core/used.hpp"] = "int call();\n" + more
+            files["core/used.cpp"] = self.PROGRAM["core/used.cpp"] + "int Some::extra() {\n  return 2;\n}\n"
+            self.assertEqual(reached.complaints_about(files), ["core/used.hpp: the product only declares and defines extra"])
+
+    def test_a_comment_or_a_string_is_no_use(self):
+        files = dict(self.PROGRAM)
+        files["core/used.hpp"] = "// like extra()\nint call();\nint extra();\n"
+        files["core/used.cpp"] += 'const char* text = "extra()";\n'
+        self.assertEqual(reached.complaints_about(files), ["core/used.hpp: the product only declares and defines extra"])
+
+    def test_a_call_within_a_return_or_a_product_is_a_use(self):
+        files = dict(self.PROGRAM)
+        for use in ("return extra();", "a = b * extra();", "f(x, y[k], extra());"):
+            files["core/used.hpp"] = "int call();\nint extra();\ninline int more() {\n  " + use + "\n}\nint x = more();\n"
+            self.assertEqual(reached.complaints_about(files), [], use)
+
+    def test_public_headers_and_named_exceptions_are_for_others(self):
+        self.assertEqual(self.complaints(core__public_DOT_hpp="int for_users();\n"), [])
+        files = dict(self.PROGRAM)
+        files["core/used.hpp"] += "int known();\n"
+        self.assertEqual(reached.complaints_about(files, allowed={"known"}), [])
 
 
 if __name__ == "__main__":

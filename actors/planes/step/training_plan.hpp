@@ -12,8 +12,8 @@
 #include "core/optimizer/parameter_groups.hpp"
 #include "core/options/options.hpp"
 #include "core/plan/mesh.hpp"
+#include "core/plan/placement.hpp"
 #include "core/program/plan_program.hpp"
-#include "core/program/shard_map.hpp"
 #include "core/result.hpp"
 
 namespace troupe::actors {

@@ -8,7 +8,7 @@
 #include "core/layout/arithmetic.hpp"
 #include "core/layout/buffers.hpp"
 #include "core/optimizer/optimizer.hpp"
-#include "core/program/shard_map.hpp"
+#include "core/plan/placement.hpp"
 #include "core/schedule/check_schedule.hpp"
 
 namespace troupe::apps {

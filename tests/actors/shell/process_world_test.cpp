@@ -9,9 +9,9 @@
 
 #include "actors/session/session.hpp"
 #include "actors/world/transport/tcp.hpp"
-#include "gpu/collective/rendezvous_memory.hpp"
 #include "messages/border.hpp"
 #include "tests/actors/world/transport/pair.hpp"
+#include "tests/support/rendezvous_memory.hpp"
 
 namespace troupe::actors {
 namespace {

@@ -170,17 +170,5 @@ TEST(Integrity, AKeyIsATensorOrAnObject) {
   EXPECT_THAT(verdict(ranks), HasSubstr("'rng' is a tensor on rank 2 and an object on rank 0"));
 }
 
-TEST(Integrity, KeysThatSomeRanksLackAreNamed) {
-  auto ranks = objects();
-  EXPECT_TRUE(check_same_keys(ranks));
-
-  ranks[5].tensors.push_back({.key = "extra"});
-  ranks[6].objects.pop_back();
-
-  EXPECT_THAT(check_same_keys(ranks).error().message,
-              AllOf(HasSubstr("'extra' (on 1 of 8 ranks)"), HasSubstr("'common' (on 7 of 8 ranks)"),
-                    Not(HasSubstr("rng"))));
-}
-
 }  // namespace
 }  // namespace troupe::core

@@ -348,7 +348,6 @@ RC_GTEST_PROP(WeightPlan, ComesBackAsItWasForEveryArchitectureSizeAndMesh, ()) {
   const auto back = compose(invert(shards), invert(map.plan));
   RC_ASSERT(back.has_value());
   RC_ASSERT(execute(*back, cut_tensors) == inputs);
-  RC_ASSERT(check_covered(*back).has_value());
 }
 
 TEST(WeightPlan, RefusesToComposeWhatDoesNotFit) {

@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "core/plan/scaling.hpp"
-
 namespace troupe::core {
 namespace {
 
@@ -86,36 +84,21 @@ TEST(Strategy, NamesComeBack) {
   EXPECT_FALSE(strategy_from_name("zero4"));
 }
 
-TEST(ScaleFactors, OfDenseAndExpertGradients) {
-  const Mesh mesh = Mesh::create({.cp = 2, .ep = 4, .dp = 8}).value();  // dp_cp 16, edp 4
+TEST(PartOf, LengthsDifferByOneElementWhereShardsDoNotDivide) {
+  const Placements flat{Placement::flat_shard};
 
-  EXPECT_EQ(scale_factors(GradientScaling::before_sum, mesh), (ScaleFactors{1.0 / 16, 1.0 / 16, false}));
-  EXPECT_EQ(scale_factors(GradientScaling::in_collective, mesh), (ScaleFactors{1, 0.25, true}));
-  EXPECT_EQ(scale_factors(GradientScaling::per_token, mesh), (ScaleFactors{1, 1, false}));
-  EXPECT_EQ(fully_sharded_expert_divisor(mesh), 4);
+  EXPECT_EQ(part_of({10, 17}, flat, {3}, {0}), (ElementRange{10, 13}));
+  EXPECT_EQ(part_of({10, 17}, flat, {3}, {1}), (ElementRange{13, 15}));
+  EXPECT_EQ(part_of({10, 17}, flat, {3}, {2}), (ElementRange{15, 17}));
 }
 
-RC_GTEST_PROP(ScaleFactors, TheirProductIsOneOverTheDataParallelSize, ()) {
-  MeshSizes sizes;
-  sizes.optimizer_instances = *rc::gen::inRange(1, 4);
-  sizes.tp = *rc::gen::inRange(1, 4);
-  sizes.cp = *rc::gen::inRange(1, 4);
-  sizes.ep = *rc::gen::inRange(1, 5);
-  sizes.dp = sizes.optimizer_instances * sizes.ep * *rc::gen::inRange(1, 5);
-  const Mesh mesh = Mesh::create(sizes).value();
-  const double dp_cp = mesh.group_size(GroupKind::dp_cp);
-  // An averaging collective divides by its group, first inside an instance and then across.
-  const double across = mesh.group_size(GroupKind::inter_instance);
-  const double dense_group = mesh.group_size(GroupKind::intra_dp_cp) * across;
-  const double expert_group = mesh.group_size(GroupKind::intra_edp) * across;
+TEST(PartOf, TheInnerAxisCutsFirst) {
+  const Placements both{Placement::flat_shard, Placement::flat_shard};
 
-  for (const auto scaling : {GradientScaling::before_sum, GradientScaling::in_collective}) {
-    const auto factors = scale_factors(scaling, mesh);
-    const double dense = factors.dense / (factors.average ? dense_group : 1);
-    const double expert = factors.expert / (factors.average ? expert_group : 1);
-    RC_ASSERT(std::abs(dense * dp_cp - 1) < 1e-12);
-    RC_ASSERT(std::abs(expert * dp_cp - 1) < 1e-12);
-  }
+  EXPECT_EQ(part_of({0, 24}, both, {2, 3}, {1, 0}), (ElementRange{4, 8}));
+  EXPECT_EQ(part_of({0, 24}, both, {2, 3}, {0, 2}), (ElementRange{16, 20}));
+  EXPECT_EQ(part_of({0, 24}, {Placement::replicated, Placement::flat_shard}, {2, 3}, {1, 2}),
+            (ElementRange{16, 24}));
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include "core/program/launch_cursor.hpp"
 #include "core/program/plan_program.hpp"
 #include "core/program/program_text.hpp"
-#include "core/program/shard_map.hpp"
 
 namespace troupe::core {
 namespace {
@@ -100,9 +99,9 @@ class Interpreter {
     int round;
   };
 
-  ShardMap map_of(int unit, const std::vector<int>& at) const {
+  ElementRange range_of(int unit, const Placements& placements, const std::vector<int>& at) const {
     const auto elements = inputs_.units[static_cast<std::size_t>(unit)].tensors[0].elements;
-    return ShardMap::create({{0, elements}}, inputs_.placements, inputs_.domains[0].sizes, at).value();
+    return part_of({0, elements}, placements, inputs_.domains[0].sizes, at);
   }
 
   /// The next entry of a rank in the order of its program, when all members of its group have come to it.
@@ -216,9 +215,8 @@ class Interpreter {
     const int unit = task.entry.tensor.unit;
     for (const Rank receiver : members) {
       const auto& at = at_[static_cast<std::size_t>(receiver.value)];
-      const auto map = map_of(unit, at);
-      const ElementRange whole = map.part(task.entry.from, 0);
-      const ElementRange part = map.part(task.entry.to, 0);
+      const ElementRange whole = range_of(unit, task.entry.from, at);
+      const ElementRange part = range_of(unit, task.entry.to, at);
       Held arrived;
       for (const Held& input : inputs) {
         Held slice = input;
@@ -273,10 +271,8 @@ void expect_one_tree(Strategy strategy, int outer, int inner, int lanes, DType w
   for (int rank = 0; rank < outer * inner * pieces; ++rank) {
     for (int unit = 0; unit < 2; ++unit) {
       const auto elements = inputs.units[static_cast<std::size_t>(unit)].tensors[0].elements;
-      const auto map = ShardMap::create({{0, elements}}, inputs.placements, inputs.domains[0].sizes,
-                                        interpreter.coordinates(rank))
-                           .value();
-      const ElementRange part = map.range(TensorRole::optimizer, 0);
+      const ElementRange part = part_of({0, elements}, inputs.placements.optimizer, inputs.domains[0].sizes,
+                                        interpreter.coordinates(rank));
       Values expected;
       for (auto e = part.start; e < part.end; ++e) expected.push_back(tree_sum(unit, lanes, pieces, e, wire));
       const Held& held = interpreter.gradients(rank, unit);

@@ -10,7 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/checkpoint/values_text.hpp"
-#include "core/values/value_json.hpp"
+#include "core/errors.hpp"
+#include "core/values/value_text.hpp"
 
 namespace troupe::core {
 namespace {
@@ -24,6 +25,14 @@ Value bytes_of(const std::vector<int>& values) {
   Value::Bytes bytes;
   for (const int value : values) bytes.push_back(static_cast<std::byte>(value));
   return bytes;
+}
+
+Result<json> to_json(const Value& value) {
+  return json::parse(TRY(value_text(value)));
+}
+
+Result<Value> value_from_json(const json& stored) {
+  return parse_value(stored.dump());
 }
 
 std::string error_of(const json& stored) {
@@ -294,31 +303,6 @@ TEST(ValueDiff, TuplesAreNotLookedInto) {
 
 TEST(ValueDiff, TheOrderOfEntriesDoesNotMatter) {
   EXPECT_TRUE(diff(Map{{"a", 1}, {"b", 2}}, Map{{"b", 2}, {"a", 1}}).empty());
-}
-
-TEST(ValueMerge, JoinsMapsAndListsOfTheSameLength) {
-  Value into = Map{{"model", Map{{"a", 1}}}, {"groups", List{Map{{"lr", 1}}, Map{}}}};
-
-  const auto result =
-      merge(into, Map{{"model", Map{{"b", 2}}}, {"groups", List{Map{{"wd", 2}}, Map{{"lr", 3}}}}, {"c", 4}});
-
-  ASSERT_TRUE(result);
-  EXPECT_EQ(into, Value(Map{{"model", Map{{"a", 1}, {"b", 2}}},
-                            {"groups", List{Map{{"lr", 1}, {"wd", 2}}, Map{{"lr", 3}}}},
-                            {"c", 4}}));
-}
-
-TEST(ValueMerge, NamesThePathOfAConflictAndChangesNothing) {
-  const Value before = Map{{"a", Map{{"x", List{1}}}}};
-  Value into = before;
-
-  const auto leaf = merge(into, Map{{"new", 1}, {"a", Map{{"x", List{1}}}}});
-  const auto lengths = merge(into, Map{{"new", 1}, {"a", Map{{"x", List{1, 2}}}}});
-
-  EXPECT_EQ(leaf.error().code, Errc::mismatch);
-  EXPECT_THAT(leaf.error().message, HasSubstr("cannot merge at ('a', 'x', 0)"));
-  EXPECT_THAT(lengths.error().message, HasSubstr("lists with different lengths at ('a', 'x'): 1 and 2"));
-  EXPECT_EQ(into, before);
 }
 
 }  // namespace

@@ -10,13 +10,13 @@
 
 #include "core/errors.hpp"
 #include "gpu/collective/gloo/gloo_backend.hpp"
-#include "gpu/collective/rendezvous_memory.hpp"
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"
 #include "gpu/collective/simulated/fabric.hpp"
 #include "gpu/host/host_device.hpp"
 #include "gpu/simulated/simulated_device.hpp"
 #include "tests/gpu/manual_timeline.hpp"
 #include "tests/nccl_emulation/emulated_member.hpp"
+#include "tests/support/rendezvous_memory.hpp"
 
 namespace troupe::gpu {
 namespace {

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpu/collective/rendezvous_memory.hpp"
 #include "gpu/host/host_device.hpp"
+#include "tests/support/rendezvous_memory.hpp"
 
 namespace troupe::gpu {
 namespace {

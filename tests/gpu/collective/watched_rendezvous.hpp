@@ -3,7 +3,7 @@
 #include <functional>
 #include <string>
 
-#include "gpu/collective/rendezvous_memory.hpp"
+#include "tests/support/rendezvous_memory.hpp"
 
 namespace troupe::gpu {
 

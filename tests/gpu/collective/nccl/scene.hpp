@@ -11,9 +11,9 @@
 
 #include "core/errors.hpp"
 #include "gpu/collective/nccl/nccl_group.hpp"
-#include "gpu/collective/rendezvous_memory.hpp"
 #include "tests/gpu/collective/company.hpp"
 #include "tests/nccl_emulation/emulated_member.hpp"
+#include "tests/support/rendezvous_memory.hpp"
 
 namespace troupe::gpu {
 

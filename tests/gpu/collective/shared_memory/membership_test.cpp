@@ -7,13 +7,13 @@
 
 #include <future>
 
-#include "gpu/collective/rendezvous_memory.hpp"
 #include "gpu/collective/shared_memory/arena.hpp"
 #include "gpu/collective/shared_memory/peer_watch.hpp"
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"
 #include "gpu/host/host_device.hpp"
 #include "tests/gpu/collective/company.hpp"
 #include "tests/gpu/collective/watchdog.hpp"
+#include "tests/support/rendezvous_memory.hpp"
 
 namespace troupe::gpu {
 namespace {

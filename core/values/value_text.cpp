@@ -1,4 +1,4 @@
-#include "core/values/value_json.hpp"
+#include "core/values/value_text.hpp"
 
 #include <fmt/format.h>
 
@@ -15,7 +15,6 @@
 #include "core/values/json_text.hpp"
 #include "core/values/key_path.hpp"
 #include "core/values/value.hpp"
-#include "core/values/value_text.hpp"
 
 namespace troupe::core {
 namespace {
@@ -386,14 +385,6 @@ Result<Value> parse_value(std::string_view text, std::size_t most_levels) {
   ValueReader reader(most_levels);
   const bool parsed = Json::sax_parse(text, &reader);
   return reader.take(parsed);
-}
-
-Result<Json> to_json(const Value& value) {
-  return Json::parse(TRY(value_text(value)));
-}
-
-Result<Value> value_from_json(const Json& json) {
-  return parse_value(json.dump());
 }
 
 }  // namespace troupe::core
