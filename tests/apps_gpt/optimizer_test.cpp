@@ -17,6 +17,7 @@ std::vector<core::ParameterSpec> parameters_of(const core::TrainingOptions& trai
   return session_parameters(parameter_table(config), core::DType::f32, training);
 }
 
+// Covers whole-2.
 TEST(ChosenOptimizer, MuonTakesTheMatricesOfTheBlocksAndAdamWTheRest) {
   for (const bool tied : {true, false}) {
     core::TrainingOptions training;

@@ -91,6 +91,7 @@ TEST(Parameters, OfABlockAreOfItsUnitWhateverTheBlockHas) {
   }
 }
 
+// Covers unit-32.
 TEST(Parameters, BeginAPartAtATimeAsTheyBeginAsAWhole) {
   const ParameterSpec spec = parameters(one_layer()).front();
   const auto whole = values_of(spec, 3);

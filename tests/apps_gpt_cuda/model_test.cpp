@@ -60,6 +60,7 @@ TEST_P(CudaModelTest, GivesTheSameBitsWhateverCameBefore) {
   EXPECT_EQ(other.gradients(), first_gradients);
 }
 
+// Covers unit-19.
 TEST_P(CudaModelTest, GivesTheSameBitsWhenActivationsAreComputedAgainInBackward) {
   OnGpu keeping(GetParam()), again(GetParam(), Keep::inputs);
 

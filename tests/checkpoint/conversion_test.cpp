@@ -34,6 +34,7 @@ std::string safetensors_file(const std::string& header, const std::string& data)
 
 class ImportOfPyTorch : public testing::TestWithParam<const char*> {};
 
+// Covers ranks-20.
 TEST_P(ImportOfPyTorch, HasTheTensorsThatPyTorchSaved) {
   ScratchFolder directory;
   const auto from = golden(std::string("interop/") + GetParam());
@@ -192,6 +193,7 @@ TEST_F(ImportOfModels, WithoutAnIndexFilesMayHoldParts) {
   EXPECT_THAT(hole.err, HasSubstr("tensor 'b': Invalid access pattern"));
 }
 
+// Covers unit-15.
 TEST(CheckpointExport, ForDcpAndBackNothingIsLost) {
   ScratchFolder directory;
 

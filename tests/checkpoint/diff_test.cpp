@@ -29,6 +29,7 @@ class CheckpointDiff : public testing::Test {
   ScratchFolder directory_;
 };
 
+// Covers model-4.
 TEST_F(CheckpointDiff, ACheckpointIsEqualToItself) {
   const Output run = run_checkpoint({"diff", golden_checkpoint(), golden_checkpoint()});
 
@@ -37,6 +38,7 @@ TEST_F(CheckpointDiff, ACheckpointIsEqualToItself) {
             "equal: 7 tensors are the same, 0 differ, 0 only in A, 0 only in B; the values are the same\n");
 }
 
+// Covers model-4.
 TEST_F(CheckpointDiff, TellsWhereAndHowMuchValuesDiffer) {
   const auto a = left({{"w", DType::f32, {2, 3}, floats({1, 2, 3, 4, 5, 6})}});
   const auto b = right({{"w", DType::f32, {2, 3}, floats({1, 2, 3, 4.5F, 5, -6})}});

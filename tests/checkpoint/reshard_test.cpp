@@ -29,6 +29,7 @@ struct Ranks {
 
 class CheckpointReshard : public testing::TestWithParam<Ranks> {};
 
+// Covers uneven-1.
 TEST_P(CheckpointReshard, KeepsEveryBitAndValue) {
   ScratchFolder directory;
   const auto out = directory.path("out");

@@ -12,6 +12,7 @@ namespace {
 using Json = nlohmann::json;
 using testing::HasSubstr;
 
+// Covers stored-6, stored-17.
 TEST(CheckpointShow, ListsTensorsValuesAndObjects) {
   const Output run = run_checkpoint({"show", golden_checkpoint()});
 
@@ -100,6 +101,7 @@ TEST(CheckpointShow, OfADirectoryTheNewestWholeOneIsTakenAndSaid) {
   EXPECT_THAT(run.err, HasSubstr("the newest whole one of 3"));
 }
 
+// Covers stored-8.
 TEST(CheckpointShow, WhatIsNoCheckpointIsRefusedWithWhatWasExpected) {
   ScratchFolder directory;
 

@@ -41,6 +41,7 @@ class RankFiles : public testing::Test {
   ScratchFolder directory_;
 };
 
+// Covers ranks-21.
 TEST_F(RankFiles, BecomeAModelOfHuggingFaceWithoutTheOptimizer) {
   take("rank_files");
 

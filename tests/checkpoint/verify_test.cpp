@@ -23,6 +23,7 @@ class CheckpointVerify : public testing::Test {
   std::string path_ = directory_.path("step_00000007");
 };
 
+// Covers save-18.
 TEST_F(CheckpointVerify, AWholeCheckpointIsGood) {
   const Output run = run_checkpoint({"verify", path_});
 
@@ -89,6 +90,7 @@ TEST_F(CheckpointVerify, WhatIsNoCheckpointIsAnErrorOfUse) {
   EXPECT_EQ(run_checkpoint({"verify"}).exit_code, 2);
 }
 
+// Covers save-19.
 TEST_F(CheckpointVerify, EveryFlippedBitOfTheTensorsIsFound) {
   for (const auto& name : names_in(path_)) {
     const auto file = path_ + "/" + name;

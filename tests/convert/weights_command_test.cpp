@@ -44,6 +44,7 @@ struct RoundTrip {
 
 class EveryModel : public testing::TestWithParam<RoundTrip> {};
 
+// Covers ranks-25.
 TEST_P(EveryModel, ComesBackFromMegatronByteForByte) {
   const auto& [model, mesh] = GetParam();
   const ScratchFolder directory;
@@ -108,6 +109,7 @@ TEST(ConvertWeights, ReshardsFromOneMeshToAnother) {
             read_text(directory.path("direct/pp001_ep001_etp00.safetensors")));
 }
 
+// Covers ranks-26.
 TEST(ConvertWeights, ConvertsDtypesButThoseOfTheExpertsBiases) {
   const ScratchFolder directory;
   const auto config = small_config("DeepSeek-V3");

@@ -53,6 +53,7 @@ std::vector<Cut> cuts() {
 
 class PipelineBits : public testing::TestWithParam<Cut> {};
 
+// Covers reduce-10, finish-8, beyond-2.
 TEST_P(PipelineBits, AreThoseOfOneRank) {
   const TrainingText text;
   const Corpus& corpus = text.corpus();

@@ -5,6 +5,7 @@ namespace {
 
 using core::ScheduleKind;
 
+// Covers state-3, model-2, model-20.
 TEST(PipelineCheckpoint, OfAnyCutGoesOnWithTheSameBitsOnAnyOther) {
   const TrainingText text;
   const auto train = [&](const Cut& cut, int until, actors::Storage* disk) {

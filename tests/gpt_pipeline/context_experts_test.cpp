@@ -158,6 +158,7 @@ TEST(ContextOfExperts, AnswersAsOneRank) {
   }
 }
 
+// Covers model-12.
 TEST(ContextOfExperts, GoesOnFromCheckpointsOfAnyOtherMesh) {
   const TrainingText text;
   const auto with_experts = [](Cut cut) {

@@ -94,6 +94,7 @@ TEST(PipelineOfContext, AnswersAsWithoutStages) {
   EXPECT_EQ(ranks[0].exported, expected.exported);
 }
 
+// Covers model-16.
 TEST(PipelineOfContext, GoesOnFromOtherCutsAndBack) {
   const TrainingText text;
   const Cut shared = without_stages(kBoth);

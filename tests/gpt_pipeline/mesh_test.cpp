@@ -85,6 +85,7 @@ std::vector<Cut> cuts() {
 
 class MeshBits : public testing::TestWithParam<Cut> {};
 
+// Covers finish-8.
 TEST_P(MeshBits, AreThoseOfFixedSlicesAndLossesThoseOfWholeLayers) {
   const TrainingText text;
   const auto& [tied, sequence] = std::pair{GetParam().tied, GetParam().sequence};
@@ -240,6 +241,7 @@ TEST(Mesh, CountsTheMemoryThatAStageOfAShareTakesBesideActivations) {
   }
 }
 
+// Covers model-2, model-6.
 TEST(MeshCheckpoint, GoesOnOnAnyOtherCutAndBack) {
   const TrainingText text;
   const Corpus& corpus = text.corpus();

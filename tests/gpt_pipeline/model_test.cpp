@@ -73,6 +73,7 @@ TEST(PipelineModel, RanksMayHaveDifferentNumbersOfLanes) {
   expect_bits_of_one_rank({4, 2}, [](TrainerOptions& options) { options.session.training.lanes = 2; });
 }
 
+// Covers reduce-10.
 TEST(PipelineModel, WithFastNumericsATiedEmbeddingIsAddedOncePerStep) {
   const TrainingText text;
   const auto run = [&](const Cut& cut) {

@@ -86,6 +86,7 @@ void expect_rule(const BiasRun& run, const TrainerOptions& options) {
   }
 }
 
+// Covers reduce-6, finish-10.
 TEST(RouterBias, FollowsTheCountsOfAllTokensOncePerStep) {
   const TrainingText text;
   const Cut cut = experts_on(1, 1, core::Strategy::zero1);
@@ -102,6 +103,7 @@ TEST(RouterBias, FollowsTheCountsOfAllTokensOncePerStep) {
   EXPECT_THAT(std::span(run.biases.back()).subspan(4), testing::Contains(testing::Ne(0.0F)));
 }
 
+// Covers finish-10.
 TEST(RouterBias, IsThatOfOneRankForAnyRanksExpertsAndStages) {
   const TrainingText text;
   const Cut alone = experts_on(1, 1, core::Strategy::ddp);
@@ -137,6 +139,7 @@ TEST(RouterBias, GoesOnFromACheckpointOnAnyOtherRanks) {
 }
 
 /// Each member counts its own rows.
+// Covers finish-10.
 TEST(RouterBias, FollowsTheCountsOfRanksThatShareSequences) {
   const TrainingText text;
   const auto shared_by = [](int context, int ranks, int stages) {
@@ -162,6 +165,7 @@ TEST(RouterBias, FollowsTheCountsOfRanksThatShareSequences) {
   }
 }
 
+// Covers finish-10.
 TEST(RouterBias, StaysWhereAStepIsNotCommitted) {
   const TrainingText text;
   const Cut cut = experts_on(2, 2, core::Strategy::zero1);

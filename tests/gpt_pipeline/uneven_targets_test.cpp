@@ -72,6 +72,7 @@ std::vector<Cut> meshes() {
 
 class UnevenTargets : public testing::TestWithParam<Cut> {};
 
+// Covers finish-13.
 TEST_P(UnevenTargets, HaveTheBitsOfTheCutWithoutMesh) {
   const Chats chats;
   const auto& expected = plainest_of(GetParam(), chats.corpus());

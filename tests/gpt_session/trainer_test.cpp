@@ -57,6 +57,7 @@ class ShardedTrainerOnGpus : public TrainerOnGpus {
   }
 };
 
+// Covers shard-9, unit-30.
 TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankInBf16WithMainValuesInF32) {
   auto options = trainer_options(core::DType::bf16);
   options.model.tied_embeddings = false;
@@ -72,6 +73,7 @@ TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankInF32) {
                                                               {Strategy::hfsdp, 2, 2}});
 }
 
+// Covers reduce-2.
 TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankWhenGradientsTravelAsBf16) {
   auto options = trainer_options(core::DType::bf16);
   options.session.training.wire_dtype = core::DType::bf16;
@@ -80,6 +82,7 @@ TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankWhenGradientsTravelAsBf16) {
 }
 
 /// Values that blocks hold, gathered as these; and other losses than those of bf16's own values.
+// Covers shard-7.
 TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankWhenMatricesAreGatheredInBlocks) {
   auto options = trainer_options(core::DType::bf16);
   const auto wide = train_all(1, options)[0];
@@ -99,6 +102,7 @@ TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankWhenMatricesAreGatheredInBlocks
 
 /// Each job takes one step and saves for the next one: every strategy is left and entered, on one rank and
 /// more, with main values and moments that are cut in as many ways.
+// Covers shard-2, state-13.
 TEST_F(TrainerOnGpus, GoOnFromCheckpointsOfAnyStrategyWithTheSameBits) {
   using core::Strategy;
   const std::tuple<Strategy, int, int> chain[] = {

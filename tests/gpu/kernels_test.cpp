@@ -154,6 +154,7 @@ TEST_P(Kernels, FillRoundsItsValueOnce) {
   }
 }
 
+// Covers unit-3.
 TEST_P(Kernels, CastRoundsOnceBetweenAllFloatingPairs) {
   for (const DType from : kFloating) {
     for (const DType to : kFloating) {

@@ -78,6 +78,7 @@ class MxBlocks : public testing::TestWithParam<PlaceUnderTest>, protected AtPlac
   }
 };
 
+// Covers shard-7.
 TEST_P(MxBlocks, AreThoseOfTheSpecification) {
   for (const auto element : kElements) {
     expect_reference(element, mixed_numbers(64 * kBlock, 1));

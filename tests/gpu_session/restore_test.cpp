@@ -147,6 +147,7 @@ class RestoreOnGpus : public testing::Test {
   const fs::path directory_;
 };
 
+// Covers save-12.
 TEST_F(RestoreOnGpus, ACheckpointTakesNoMoreMemoryOfTheHostThanItsBudget) {
   save(2, job(core::Strategy::zero1), false);
 

@@ -136,6 +136,7 @@ TEST_F(SessionOnGpus, GivesNoSpanOfMemoryThatTheHostDoesNotReach) {
   EXPECT_THAT(*results[0], testing::HasSubstr("use parameter_memory()"));
 }
 
+// Covers adapter-5.
 TEST_F(SessionOnGpus, EndsWithTheSameBitsWithRegisteredMemory) {
   for (auto numerics : {core::Numerics::ordered, core::Numerics::fast}) {
     for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
@@ -217,6 +218,7 @@ TEST_F(SessionOnGpus, TracesEveryCollectiveAsATaskOfTheDevice) {
   }
 }
 
+// Covers unit-13.
 TEST_F(SessionOnGpus, ShowsAProfilerEverySubsystem) {
   cuda_emulation::attach_profiler();
   (void)cuda_emulation::take_ranges();

@@ -427,6 +427,7 @@ class Forms(unittest.TestCase):
 
     # What is left out, and what is refused.
 
+    # Covers save-30.
     def test_nothing_in_a_file_is_executed(self):
         torch.save({"w": torch.ones(2), "bad": Trap(self.path / "sprung")}, self.path / "f.pt")
         _, report = self.imported(self.path / "f.pt")

@@ -61,6 +61,7 @@ class ExportedModelTest(unittest.TestCase):
             self.assertTrue(torch.equal(found[name], tensor), name)
         self.assertEqual(tokenizer(TEXT)["input_ids"], self.load(self.model)[1](TEXT)["input_ids"])
 
+    # Covers save-31.
     def test_of_an_import_is_the_model_again(self):
         tensors = self.load(self.model)[0].state_dict()
         said = run(TROUPE, "checkpoint", "import", self.model, self.folder / "imported")

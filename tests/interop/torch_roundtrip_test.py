@@ -57,6 +57,7 @@ class TorchRoundtrip(unittest.TestCase):
             self.assertEqual(found[name].shape, tensor.shape, name)
             self.assertEqual(found[name].double().tolist(), tensor.double().tolist(), name)
 
+    # Covers unit-15.
     def test_native_checkpoint_loads_into_tensors(self):
         expected = tensors(DTYPES)
         state = {name: torch.zeros(tensor.shape).to(tensor.dtype) for name, tensor in expected.items()}

@@ -100,6 +100,7 @@ def meaning(config):
 class TransformersConfig(unittest.TestCase):
     maxDiff = None
 
+    # Covers ranks-22.
     def test_comes_back_as_it_was(self):
         for architecture, name, values in MODELS:
             with self.subTest(architecture=architecture, values=values), tempfile.TemporaryDirectory() as folder:

@@ -294,6 +294,7 @@ class TransformersModel(unittest.TestCase):
                 wanted = self.loss_in_transformers(directory, tokens)
                 self.assertLess(abs(self.loss_of(directory, tokens, *options) - wanted), 1e-5)
 
+    # Covers ranks-19.
     def test_exported_directories_load_with_equal_tensors(self):
         self.each_model(self.compare_export)
 

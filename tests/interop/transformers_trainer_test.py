@@ -125,6 +125,7 @@ class TransformersTrainer(unittest.TestCase):
         self.assertLess(min(targets), 4)
         self.assertGreater(max(targets), 30)
 
+    # Covers finish-13.
     def test_losses_norms_and_weights_are_the_trainers(self):
         for name, ranks, options in [("alone", 1, ()), ("ranks", 3, ("--strategy", "zero1")),
                                      ("stages", 2, ("--pipeline-parallel", 2))]:

@@ -19,6 +19,8 @@ tests::CommandResult run(const std::string& check) {
 
 class Multirank : public testing::TestWithParam<const char*> {};
 
+// Covers ranks-2, ranks-3, ranks-4, ranks-5, ranks-6, ranks-7, ranks-8, ranks-9, ranks-10, ranks-11,
+// ranks-12, ranks-13.
 TEST_P(Multirank, HoldsOnFourProcesses) {
   const auto result = run(GetParam());
 
@@ -54,10 +56,12 @@ INSTANTIATE_TEST_SUITE_P(Calls, OneOfFour,
                          testing::Values("save_alone", "restore_alone", "leave_alone", "evaluation_alone"),
                          [](const auto& each) { return std::string(each.param); });
 
+// Covers ranks-1.
 TEST(MultirankLaunches, FollowEachOther) {
   for (int launch = 0; launch < 2; ++launch) EXPECT_EQ(run("values").exit_code, 0);
 }
 
+// Covers ranks-1.
 TEST(MultirankLaunches, FailAndEndWhenOneRankDoes) {
   const auto begin = std::chrono::steady_clock::now();
   const auto result = run("one_rank_fails");

@@ -96,6 +96,7 @@ TEST_F(PlanCheckFiles, TakesOneFileForEachRank) {
   EXPECT_EQ(checked.out, "2 ranks run 1 programs; 1 ranks that stand for all of them pass each other\n");
 }
 
+// Covers beyond-10.
 TEST_F(PlanCheckFiles, RefusesASwappedEntryByName) {
   write_ranks("--strategy zero2 --units 3");
   change("1", [](Json& entries) { std::swap(entries[0]["tensor"], entries[1]["tensor"]); });
@@ -121,6 +122,7 @@ Json operation_of_experts(const std::string& operation, const std::string& dtype
           {"point", {{"phase", "forward"}, {"unit", 1}}}};
 }
 
+// Covers beyond-11.
 TEST_F(PlanCheckFiles, PrintsAndChecksTheOperationsOfTrainers) {
   const auto counts = operation_of_experts("all_gather", "i64", "even", 8);
   const auto rows = operation_of_experts("all_to_all", "u8", "bounded", 4096);
@@ -164,6 +166,7 @@ TEST_F(PlanCheckFiles, RefusesADifferingLayoutByName) {
                         "they differ in elements: 1048576 and 1000064"));
 }
 
+// Covers beyond-10.
 TEST_F(PlanCheckFiles, RefusesACircleByName) {
   write_ranks("--strategy zero1 --units 2");
   for (const std::string rank : {"0", "1"}) {

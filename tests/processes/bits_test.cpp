@@ -83,6 +83,7 @@ class TrainerBits : public testing::TestWithParam<int> {
   Corpus corpus_;
 };
 
+// Covers unit-18.
 TEST_P(TrainerBits, AreThoseOfOneRankForAnySimulatedRanksStrategyAndOverlap) {
   auto expected = reference(GetParam(), corpus_);
   ASSERT_EQ(expected.losses.size(), 20u);

@@ -65,6 +65,7 @@ class Checkpoints : public testing::Test {
   std::string text_;
 };
 
+// Covers save-1, ranks-15.
 TEST_F(Checkpoints, OfRealProcessesGoOnAnywhereWithTheSameBits) {
   const auto expected = uninterrupted_state(20);
   for (std::size_t from = 0; from < kPlacings.size(); ++from) {

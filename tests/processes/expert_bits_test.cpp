@@ -95,6 +95,7 @@ class ExpertBits : public testing::Test {
   Corpus corpus_ = *Corpus::open(text_, 16);
 };
 
+// Covers adapter-7, unit-17.
 TEST_F(ExpertBits, AreThoseOfOneRankForAnySimulatedRanksThatShareExperts) {
   EXPECT_NE(simulate({}, corpus_, 1)[0].losses, simulate({.capacity_factor = 0.9}, corpus_, 1)[0].losses)
       << "the capacity drops something";
@@ -109,6 +110,7 @@ TEST_F(ExpertBits, AreThoseOfOneRankForAnySimulatedRanksThatShareExperts) {
   }
 }
 
+// Covers unit-37.
 TEST_F(ExpertBits, AreThoseOfOneRankForOtherStrategiesAndMicrobatches) {
   const auto expected = simulate({.microbatches = 2}, corpus_, 20)[0];
   expect_alike({4, 2, Strategy::ddp, {}, 2}, expected);
@@ -152,6 +154,7 @@ TEST_F(ExpertBits, AreOfJobsThatAreHeldToTheExchangesThatTheyDeclare) {
   }
 }
 
+// Covers state-14, model-12.
 TEST_F(ExpertBits, GoOnFromACheckpointWithExpertsOnAnyOtherRanks) {
   const auto expected = simulate({}, corpus_, 12)[0];
   const std::vector<Setting> settings{

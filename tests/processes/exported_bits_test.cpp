@@ -67,6 +67,7 @@ class ExportedBits : public testing::TestWithParam<Kind> {
   std::string text_ = tests::write_sample_text(folder_);
 };
 
+// Covers ranks-19.
 TEST_P(ExportedBits, OfAModelBegunFromADirectoryAreThoseOfOneRank) {
   const auto model = make_model();
   const auto alone = train(1, "ddp", model);

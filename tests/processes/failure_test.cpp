@@ -32,6 +32,7 @@ class Failures : public testing::Test {
   std::string text_;
 };
 
+// Covers beyond-8.
 TEST_F(Failures, FiftyKillsAtRandomMomentsAreReportedFirstAndTheJobStartsAgain) {
   GptJob plain{4, 100, {}, {}};
   auto reference = folder_.path("reference");

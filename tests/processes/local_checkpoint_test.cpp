@@ -71,6 +71,7 @@ class LocalCheckpoints : public testing::Test {
   std::string copies_;
 };
 
+// Covers local-8.
 TEST_F(LocalCheckpoints, OfRealProcessesComeBackFromTheClique) {
   auto first = job(30);
   ASSERT_EQ(run(first, "first").exit_code, 0);

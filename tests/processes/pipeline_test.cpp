@@ -96,6 +96,7 @@ TEST_F(PipelineProcesses, OfShardedParametersGoOnWhereOneWasKilled) {
   EXPECT_EQ(tests::read_record(folder_.path("killed")).state, expected.state);
 }
 
+// Covers model-20.
 TEST_F(PipelineProcesses, GoOnFromEachOthersCheckpoints) {
   const auto expected = run(1, 12, {});
   const auto saved = [&](const char* name) { return Flags{"--checkpoints", folder_.path(name)}; };

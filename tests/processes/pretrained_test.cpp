@@ -192,6 +192,7 @@ TEST_F(Pretrained, ModelsAreEvaluatedWithAFileOfItsOwn) {
 }
 
 // Steps of a plain loop and of a job are the same only up to rounding, so each is compared with itself.
+// Covers state-4.
 TEST_F(Pretrained, ModelsBeginFromTheWeightsOfACheckpointAlone) {
   const auto checkpoints = folder_.path("checkpoints");
   const tests::GptJob first{2, 4, {}, {"--checkpoints", checkpoints, "--export", folder_.path("exported")}};

@@ -109,6 +109,7 @@ class TensorParallel : public testing::Test {
   Corpus corpus_ = *Corpus::open(text_, 16);
 };
 
+// Covers finish-2, adapter-7.
 TEST_F(TensorParallel, HasTheBitsOfFixedSlicesAndTheLossesOfWholeLayersOnAnyMesh) {
   const Trained whole = simulate({})[0];
   ASSERT_LT(whole.losses.back(), whole.losses.front());
@@ -147,6 +148,7 @@ TEST_F(TensorParallel, AccumulatesMicrobatchesWithTheBitsOfFixedSlices) {
 }
 
 /// Each rank has a part of each of its experts, and all of the router.
+// Covers adapter-7.
 TEST_F(TensorParallel, OfExpertsHasTheBitsOfFixedSlicesAndTheLossesOfWholeLayersOnAnyMesh) {
   const Trained whole = simulate({.experts = 4})[0];
   ASSERT_LT(whole.losses.back(), whole.losses.front());
@@ -182,6 +184,7 @@ TEST_F(TensorParallel, InFastNumericsHasTheLossesOfWholeLayers) {
   }
 }
 
+// Covers model-2.
 TEST_F(TensorParallel, GoesOnFromItsCheckpointsOnAnyOtherMesh) {
   const Mesh pair{.size = 2, .sequence = true};
   const Trained uninterrupted = simulate(pair, 8)[0];
@@ -266,6 +269,7 @@ TEST_F(TensorParallel, OfTheContextAccumulatesAndIsFast) {
   }
 }
 
+// Covers model-16.
 TEST_F(TensorParallel, OfTheContextGoesOnFromItsCheckpointsOnAnyOtherMesh) {
   const Mesh pair{.context = 2};
   const Trained uninterrupted = simulate(pair, 8)[0];

@@ -17,6 +17,7 @@ def load(name):
     return module
 
 
+coverage = load("coverage")
 layers = load("check_layers")
 reached = load("check_reached")
 style = load("check_style")
@@ -304,6 +305,67 @@ class Reached(unittest.TestCase):
         files = dict(self.PROGRAM)
         files["core/used.hpp"] += "int known();\n"
         self.assertEqual(reached.complaints_about(files, allowed={"known"}), [])
+
+
+class Coverage(unittest.TestCase):
+    HEAD = "# Requirements\n\nHow to.\n\n## Layouts\n\nOf layouts.\n\n| id | what must hold | note |\n|---|---|---|\n"
+    ROWS = ("| layout-1 | starts are aligned | |\n| layout-2 | ends are | open: of experts |\n"
+            "| layout-3 | graphs | not ours: no graphs |\n")
+    TESTS = ("// Covers layout-1, layout-2.\nTEST(Layout, IsAligned) {\n}\n\n"
+             "/// Any of them.\n// Covers layout-1.\nRC_GTEST_PROP(Layout, Holds, ()) {\n}\n")
+
+    def complaints(self, rows=ROWS, tests=TESTS, path="tests/core/a_test.cpp"):
+        sections, found = coverage.requirements_in(self.HEAD + rows)
+        covering, wrong = coverage.tests_in(path, tests)
+        return found + wrong + coverage.complaints_about(sections, covering)
+
+    def refuses(self, *words, **changed):
+        found = self.complaints(**changed)
+        self.assertEqual(len(found), 1, found)
+        for word in words:
+            self.assertIn(word, found[0])
+
+    def test_rows_have_tests_or_reasons(self):
+        self.assertEqual(self.complaints(), [])
+        self.refuses("tests/requirements.md:14: layout-4 has neither a test nor a reason", rows=self.ROWS + "| layout-4 | x | |\n")
+        self.refuses("layout-4 has neither", rows=self.ROWS + "| layout-4 | x | here: in another way |\n")
+        self.refuses("layout-3 is not ours, but Layout.IsAligned covers it", tests=self.TESTS.replace("layout-2", "layout-3"))
+
+    def test_an_id_is_that_of_one_requirement(self):
+        self.refuses("tests/requirements.md:14: the id layout-2 is used twice, first in line 12",
+                     rows=self.ROWS + "| layout-2 | x | open: y |\n")
+        self.refuses("tests/core/a_test.cpp:1: Layout.IsAligned covers layout-9, which is no requirement",
+                     tests=self.TESTS.replace("layout-2", "layout-9"))
+        self.refuses("tests/core/a_test.cpp:1: the id layout-1 is used twice", tests=self.TESTS.replace("layout-2", "layout-1"))
+
+    def test_rows_have_a_form(self):
+        self.refuses("tests/requirements.md:14: expected | id |", rows=self.ROWS + "| layout-4 | x |\n")
+        self.refuses("the note of layout-2 begins with none of", rows=self.ROWS.replace("open:", "later:"))
+
+    def test_comments_have_a_form_and_stand_above_a_test(self):
+        more = "// Covers layout-1.\n"
+        for text in (more + "\nTEST(A, B) {}\n", more + "int a;\n", more + "class A {};\nTEST(A, B) {}\n"):
+            self.refuses("begins no test", tests=self.TESTS + text)
+        for text in ("// Covers: layout-1.\n", "// Covers layout-1 layout-2.\n", "// Covers layout-1\n", "//Covers all.\n"):
+            self.refuses("tests/core/a_test.cpp:9: expected ids", tests=self.TESTS + text + "TEST(A, B) {}\n")
+
+    def test_a_long_list_goes_on_in_the_next_line_and_python_has_its_own_mark(self):
+        tests, wrong = coverage.tests_in("tests/a.cpp", "// Covers layout-1,\n// layout-2.\nTEST_F(A, B) {}\n")
+        self.assertEqual((tests[0].name, tests[0].ids, wrong), ("A.B", ["layout-1", "layout-2"], []))
+        tests, wrong = coverage.tests_in("tests/interop/dcp_test.py", "class A:\n    # Covers layout-1.\n    def test_b(self):\n")
+        self.assertEqual((tests[0].name, tests[0].ids, wrong), ("interop.dcp: test_b", ["layout-1"], []))
+
+    def test_the_page_says_of_each_row_what_shows_it(self):
+        sections, _ = coverage.requirements_in(self.HEAD + self.ROWS)
+        page = coverage.page_of(sections, coverage.tests_in("tests/a.cpp", self.TESTS)[0])
+        self.assertIn("| layout-1 | starts are aligned | `Layout.IsAligned`, `Layout.Holds` |\n", page)
+        self.assertIn("| layout-2 | ends are | `Layout.IsAligned`; open: of experts |\n", page)
+        self.assertIn("| layout-3 | graphs | not ours: no graphs |\n", page)
+        self.assertIn("| Layouts | 3 | 1 | layout-2 |  | 1 |\n| all | 3 | 1 | 1 | 0 | 1 |\n", page)
+
+    def test_a_page_that_is_not_what_the_rows_give_is_stale(self):
+        self.assertIn("docs/coverage.md is not what tests/requirements.md and the tests give: run scripts/coverage",
+                      coverage.whole_tree("of another day"))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ Script block_script(const ShardingMesh& mesh, core::DType element) {
 
 class BlockParameters : public testing::TestWithParam<ShardingMesh> {};
 
+// Covers shard-7.
 TEST_P(BlockParameters, AreTheirMainValuesRoundedOnceWhateverIsSharded) {
   for (const auto element : {core::DType::f8_e4m3, core::DType::f8_e5m2}) {
     const auto job = block_script(GetParam(), element);
@@ -48,6 +49,7 @@ TEST_P(BlockParameters, AreTheirMainValuesRoundedOnceWhateverIsSharded) {
   }
 }
 
+// Covers unit-15.
 TEST_P(BlockParameters, GoOnFromACheckpointOfAnotherStrategyWithTheirMainValues) {
   const ShardingMesh other{core::Strategy::hfsdp, 2, 2};
   for (const auto& [from, to] : {std::pair(GetParam(), other), {other, GetParam()}}) {

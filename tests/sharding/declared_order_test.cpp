@@ -86,6 +86,7 @@ std::vector<std::string> collectives_in(const std::vector<core::TraceEvent>& tra
 
 class DeclaredOrderOn : public testing::TestWithParam<ShardingMesh> {};
 
+// Covers unit-11.
 TEST_P(DeclaredOrderOn, AnyMeshAndStrategyHasTheBitsOfOneRankInTheUsualOrder) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     auto options = job_on(GetParam(), drawn(kLayers, seed));
@@ -103,6 +104,7 @@ TEST_P(DeclaredOrderOn, AnyMeshAndStrategyHasTheBitsOfOneRankInTheUsualOrder) {
   }
 }
 
+// Covers unit-11.
 TEST_P(DeclaredOrderOn, ThatIsLearnedIsFollowedAsIfItHadBeenDeclared) {
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
     const auto order = drawn(kLayers, seed);

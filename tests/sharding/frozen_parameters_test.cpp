@@ -31,6 +31,7 @@ class FrozenParameters : public testing::TestWithParam<ShardingMesh> {};
 
 /// The gradients of each parameter depend on its number, so those of the script without frozen ones follow
 /// from the numbers that are left.
+// Covers shard-8.
 TEST_P(FrozenParameters, StayAndTheRestTrainsAsWithoutThem) {
   auto script = frozen_script(GetParam());
   script.session.training.clip_norm = 0.5;
@@ -66,6 +67,7 @@ TEST_P(FrozenParameters, StayAndTheRestTrainsAsWithoutThem) {
   }
 }
 
+// Covers state-2.
 TEST_P(FrozenParameters, AreThoseOfACheckpointOfAnyStrategy) {
   const ShardingMesh other{core::Strategy::zero3, 1, 3};
   for (const auto& [from, to] : {std::pair(GetParam(), other), {other, GetParam()}}) {
@@ -83,6 +85,7 @@ TEST_P(FrozenParameters, AreThoseOfACheckpointOfAnyStrategy) {
   }
 }
 
+// Covers unit-26.
 TEST_P(FrozenParameters, TakeNoMemoryButTheirOwn) {
   const auto memory_of = [](const Script& script) {
     const auto plan = plan_training(script.parameters, script.session.training, {GetParam().ranks()}).value();
@@ -107,6 +110,7 @@ TEST_P(FrozenParameters, TakeNoMemoryButTheirOwn) {
 INSTANTIATE_TEST_SUITE_P(Strategies, FrozenParameters, testing::ValuesIn(tests::some_meshes()),
                          [](const auto& each) { return each.param.name(); });
 
+// Covers shard-8.
 TEST(FrozenParameter, HasNoGradientThatATrainerCouldAskFor) {
   SimulationOptions simulation;
   simulation.ranks = {2};

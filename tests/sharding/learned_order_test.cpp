@@ -148,6 +148,7 @@ TEST(LearnedOrder, HasEachUnitOnceEachWay) {
   }));
 }
 
+// Covers unit-12.
 TEST(LearnedOrder, ThatDiffersAmongRanksEndsTheJobAndNamesTheUnit) {
   const auto ends = [](const std::vector<std::uint32_t>& forward,
                        const std::vector<std::uint32_t>& backward) {

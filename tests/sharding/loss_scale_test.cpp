@@ -43,6 +43,7 @@ const std::vector<double> kScales = {1024, 1024, 1024, 512, 512, 512, 1024, 1024
 
 class LossScale : public testing::TestWithParam<ShardingMesh> {};
 
+// Covers shard-10.
 TEST_P(LossScale, ThatIsAPowerOfTwoChangesNoBits) {
   auto script = tests::unit_script(GetParam());
   script.session.training.clip_norm = 0.5;
@@ -65,6 +66,7 @@ TEST_P(LossScale, ThatIsAPowerOfTwoChangesNoBits) {
   }
 }
 
+// Covers shard-10.
 TEST_P(LossScale, BacksOffAndGrowsOnAllRanksWhichSkipStepsThatOverflowOnOne) {
   const auto script = overflowing(GetParam());
 
@@ -89,6 +91,7 @@ TEST_P(LossScale, BacksOffAndGrowsOnAllRanksWhichSkipStepsThatOverflowOnOne) {
 }
 
 /// One step before it would grow, and after one of two overflows.
+// Covers shard-10.
 TEST_P(LossScale, GoesOnFromACheckpointInTheMiddleOfAnInterval) {
   const ShardingMesh other{core::Strategy::zero3, 1, 3};
   for (const std::int64_t saved : {5, 7}) {

@@ -19,6 +19,7 @@ class NarrowParameters : public testing::TestWithParam<ShardingMesh> {
   }
 };
 
+// Covers shard-9, unit-30.
 TEST_P(NarrowParameters, AreTheirMainValuesRoundedOnceWhateverIsSharded) {
   for (const auto dtype : {core::DType::bf16, core::DType::f16}) {
     const auto job = script(dtype);
@@ -30,6 +31,7 @@ TEST_P(NarrowParameters, AreTheirMainValuesRoundedOnceWhateverIsSharded) {
   }
 }
 
+// Covers unit-15, state-13.
 TEST_P(NarrowParameters, GoOnFromACheckpointOfAnotherStrategyWithTheirMainValues) {
   const ShardingMesh other{core::Strategy::hfsdp, 2, 2};
   for (const auto& [from, to] : {std::pair(GetParam(), other), {other, GetParam()}}) {

@@ -26,6 +26,7 @@ class NarrowWire : public testing::TestWithParam<ShardingMesh> {
   }
 };
 
+// Covers shard-9.
 TEST_P(NarrowWire, BringsTheSumOfLanesThatWereRoundedOnceOnAnyMesh) {
   auto wide = script();
   wide.session.training.wire_dtype = core::DType::f32;
@@ -49,6 +50,7 @@ TEST_P(NarrowWire, RoundsALaneOnceAllItsMicrobatchesAreInIt) {
   expect_values(job);
 }
 
+// Covers buffer-13.
 TEST_P(NarrowWire, BringsNarrowParametersMainGradientsInF32) {
   auto job = script();
   for (auto& parameter : job.parameters) parameter.dtype = core::DType::bf16;

@@ -134,6 +134,7 @@ struct Expected {
 
 class OverlapCounted : public testing::TestWithParam<Expected> {};
 
+// Covers unit-21, unit-22, unit-29, unit-44.
 TEST_P(OverlapCounted, InTheTraceIsAsMeasuredElsewhereAndAsTheProgramSays) {
   const auto& [name, job, expected] = GetParam();
 
@@ -234,6 +235,7 @@ TEST(OverlapCounted, ADeclaredOrderHidesAsMuch) {
 }
 
 /// Buckets are numbered from the last unit down. Backward has an order of its own here.
+// Covers unit-11.
 TEST(OverlapCounted, GathersStartInTheDeclaredOrder) {
   const CountedJob job{
       .mesh = {Strategy::zero3, 1, 2}, .rounds = 1, .order = {{{2}, {0}, {3}, {1}}, {{1}, {0}, {2}, {3}}}};
@@ -257,6 +259,7 @@ TEST(OverlapCounted, GathersStartInTheDeclaredOrder) {
   }
 }
 
+// Covers ready-6.
 TEST(OverlapCounted, OneGatheredUnitOrNoOverlapHidesNothing) {
   for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
     std::vector<CountedJob> jobs{{.mesh = {strategy, 1, 2}, .overlap = false}};
@@ -272,6 +275,7 @@ TEST(OverlapCounted, OneGatheredUnitOrNoOverlapHidesNothing) {
 }
 
 /// Kernels of two communicators of a full device would wait for each other's other ranks.
+// Covers unit-45.
 TEST(OverlapCounted, AllCollectivesAreOnOneStreamThatIsNotTheTrainers) {
   const CountedJob job{.mesh = {Strategy::zero3, 1, 2}};
 

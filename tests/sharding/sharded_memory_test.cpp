@@ -54,6 +54,7 @@ class ShardedMemory : public testing::TestWithParam<ShardingMesh> {
   }
 };
 
+// Covers unit-39, beyond-6.
 TEST_P(ShardedMemory, IsWhatTheProgramSaysWithinAHundredth) {
   expect_planned(large_layers(GetParam()));
 }
@@ -78,6 +79,7 @@ TEST_P(ShardedMemory, IsWhatTheProgramSaysWhenParametersAreGatheredInBlocks) {
 
 /// At rest a rank of zero3 has its part of everything: 16 bytes per element of f32 with AdamW, gradients
 /// included. Nobody's sum of parts is less than the whole.
+// Covers unit-38.
 TEST(ShardedMemory, AtRestIsOneRanksPartOfParametersGradientsAndOptimizer) {
   for (const int ranks : {2, 4, 8}) {
     const ShardingMesh mesh{core::Strategy::zero3, 1, ranks};

@@ -118,6 +118,7 @@ class ShardingBits : public testing::TestWithParam<ShardingMesh> {
   Corpus chats_ = apps::gpt::open_chats(chats_path_, 16);
 };
 
+// Covers shard-1, shard-4, adapter-6, unit-18, unit-20, unit-24, beyond-5.
 TEST_P(ShardingBits, AreThoseOfOneRankWithAndWithoutOverlap) {
   for (const bool overlap : {true, false}) expect_those_of_one_rank({}, {.overlap = overlap});
 }
@@ -133,6 +134,7 @@ TEST_P(ShardingBits, AreThoseOfOneRankWithOneGatheredUnitAndSmallExchanges) {
 }
 
 /// Of one rank that keeps all activations; backward reads parameters that were gathered once more for it.
+// Covers unit-19.
 TEST_P(ShardingBits, AreThoseOfOneRankWhenActivationsAreComputedAgainInBackward) {
   for (const int gathered_units : {1, 2}) {
     expect_those_of_one_rank({.layers = 3},
@@ -152,6 +154,7 @@ TEST_P(ShardingBits, AreThoseOfOneRankWhenGradientsTravelAsBf16) {
   expect_those_of_one_rank(job, {.gathered_units = 1, .staging_elements = 777});
 }
 
+// Covers whole-24, shard-4.
 TEST_P(ShardingBits, AreThoseOfOneRankForEveryOptimizer) {
   for (const char* optimizer : {"lion", "muon"}) expect_those_of_one_rank({.optimizer = optimizer}, {});
 }
@@ -161,6 +164,7 @@ TEST_P(ShardingBits, AreThoseOfOneRankWithExperts) {
   expect_those_of_one_rank({.experts = 4, .capacity_factor = 0.75}, {});
 }
 
+// Covers finish-13.
 TEST_P(ShardingBits, AreThoseOfOneRankWhenTargetsAreUneven) {
   const core::LossScaling scaling{.kind = core::LossScale::dynamic, .interval = 7};
   for (const bool overlap : {true, false})
@@ -221,6 +225,7 @@ class ShardingProcesses : public ShardingBits {
   }
 };
 
+// Covers shard-3.
 TEST_P(ShardingProcesses, HaveTheBitsOfTheSimulator) {
   const auto& expected = reference({}, corpus_);
   const auto record = run(job(), folder_.path("run"));
@@ -260,6 +265,7 @@ TEST_P(ShardingProcesses, HaveTheBitsOfTheSimulatorWithExperts) {
   EXPECT_EQ(record.state, expected.state);
 }
 
+// Covers beyond-9, ranks-14.
 TEST_P(ShardingProcesses, HaveTheSameBitsAfterOneWasKilledAndAllResumed) {
   if (GetParam().ranks() == 1) GTEST_SKIP() << "nobody is left to tell of it";
   expect_same_bits_after_a_death(job(), {});
@@ -267,6 +273,7 @@ TEST_P(ShardingProcesses, HaveTheSameBitsAfterOneWasKilledAndAllResumed) {
 
 class RecomputingProcesses : public ShardingProcesses {};
 
+// Covers unit-19.
 TEST_P(RecomputingProcesses, HaveTheBitsOfThoseThatKeepActivationsAlsoAfterOneWasKilledAndAllResumed) {
   auto three_layers = job();
   three_layers.trainer_options.insert(three_layers.trainer_options.end(), {"--layers", "3"});
@@ -286,6 +293,7 @@ INSTANTIATE_TEST_SUITE_P(Real, ShardingProcesses, testing::ValuesIn(meshes_of_pr
 
 class MuonProcesses : public ShardingProcesses {};
 
+// Covers beyond-9, state-16.
 TEST_P(MuonProcesses, HaveTheSameBitsAfterOneWasKilledAndAllResumed) {
   auto with_muon = job();
   with_muon.trainer_options.insert(with_muon.trainer_options.end(), {"--optimizer", "muon"});

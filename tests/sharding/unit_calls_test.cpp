@@ -61,6 +61,7 @@ TEST(UnitCalls, GiveTheWholeParameterToEveryRankWhileItsUnitIsAcquired) {
   });
 }
 
+// Covers unit-12.
 TEST(UnitCalls, RefuseWhatIsReadOutsideOfItsUnit) {
   in_a_lane(core::Strategy::zero3, [](Session& session) {
     expect_refused(session.parameter({1}), core::Errc::unavailable,
@@ -73,6 +74,7 @@ TEST(UnitCalls, RefuseWhatIsReadOutsideOfItsUnit) {
   });
 }
 
+// Covers unit-33.
 TEST(UnitCalls, MakeReleasedMemoryNotANumberInTheSimulator) {
   in_a_lane(core::Strategy::zero3, [](Session& session) {
     ASSERT_TRUE(session.acquire({0}));
@@ -83,6 +85,7 @@ TEST(UnitCalls, MakeReleasedMemoryNotANumberInTheSimulator) {
   });
 }
 
+// Covers unit-12.
 TEST(UnitCalls, RefuseUnitsOutOfTheOrderOfForwardAndBackward) {
   in_a_lane(core::Strategy::zero3, [](Session& session) {
     ASSERT_TRUE(session.acquire({0}));
@@ -100,6 +103,7 @@ TEST(UnitCalls, RefuseUnitsOutOfTheOrderOfForwardAndBackward) {
   });
 }
 
+// Covers unit-12.
 TEST(UnitCalls, RefuseUnitsOutOfADeclaredOrderAndNameBoth) {
   const core::DeclaredOrder order{{{2}, {0}, {1}}, {{0}, {2}, {1}}};
   const auto look = [](Session& session) {
@@ -125,6 +129,7 @@ TEST(UnitCalls, RefuseUnitsOutOfADeclaredOrderAndNameBoth) {
   in_a_lane(core::Strategy::zero3, look, order);
 }
 
+// Covers unit-12.
 TEST(UnitCalls, AreNotNeededWhereEveryRankKeepsAllParameters) {
   for (const auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
     in_a_lane(strategy, [](Session& session) {

@@ -139,6 +139,7 @@ JobOutcome<Seen> train(const ShardingMesh& mesh, int steps, const core::Declared
 class UnitValues : public testing::TestWithParam<ShardingMesh> {};
 
 /// The mean of 1, 2, .. over the ranks, whichever lane it came in: every rank accumulates two of them.
+// Covers shard-5, adapter-4, adapter-9, unit-27, unit-28, unit-32.
 TEST_P(UnitValues, AreReadInTheNextForwardAsTheMeanGradientSteppedThem) {
   const auto& mesh = GetParam();
   const float mean = static_cast<float>(mesh.ranks() + 1) / 2;
@@ -165,6 +166,7 @@ INSTANTIATE_TEST_SUITE_P(
                     ShardingMesh{Strategy::hfsdp, 2, 2}),
     [](const auto& each) { return each.param.name(); });
 
+// Covers adapter-11, unit-4.
 TEST(UnitMemory, TakesTurnsInTheSameTwoSlotsInEverySweepOfEveryStep) {
   for (const core::DeclaredOrder& order : {core::DeclaredOrder{}, {{{1}, {2}, {0}}, kUp}}) {
     const auto outcome = train({Strategy::zero3, 1, 2}, 3, order);
@@ -179,6 +181,7 @@ TEST(UnitMemory, TakesTurnsInTheSameTwoSlotsInEverySweepOfEveryStep) {
   }
 }
 
+// Covers unit-18.
 TEST(PlannedUnits, OfAStrategyThatReducesEachRoundHaveOneMicrobatchALane) {
   for (const auto strategy : {Strategy::zero2, Strategy::zero3, Strategy::hsdp, Strategy::hfsdp}) {
     auto training = options_of({strategy, 2, 2}).training;
@@ -192,6 +195,7 @@ TEST(PlannedUnits, OfAStrategyThatReducesEachRoundHaveOneMicrobatchALane) {
   }
 }
 
+// Covers unit-25.
 TEST(PlannedUnits, AreNumberedWithoutGaps) {
   auto specs = parameters();
   specs[2].unit.reset();

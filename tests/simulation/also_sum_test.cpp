@@ -183,6 +183,7 @@ void expect_sums(const SumCase& job) {
   }
 }
 
+// Covers reduce-9, beyond-2.
 TEST(AlsoSummedGradients, HaveTheBitsOfALoopOverLanesAndThenMembersOnEveryMesh) {
   for (const auto strategy :
        {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3, Strategy::hsdp, Strategy::hfsdp}) {
@@ -195,6 +196,7 @@ TEST(AlsoSummedGradients, HaveTheBitsOfALoopOverLanesAndThenMembersOnEveryMesh) 
 }
 
 /// With a scale that is no power of two, pieces of lanes, and collectives between the passes.
+// Covers buffer-12, finish-6.
 TEST(AlsoSummedGradients, AreScaledOnceAndComeAfterThePiecesOfLanes) {
   for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
     expect_sums({.strategy = strategy, .tp = 3, .dp = 1, .lanes = 6});
@@ -204,6 +206,7 @@ TEST(AlsoSummedGradients, AreScaledOnceAndComeAfterThePiecesOfLanes) {
 }
 
 /// What each member adds names it, so the sum says exactly who was counted, and how often.
+// Covers reduce-9, finish-6.
 TEST(AlsoSummedGradients, CountEachMemberOnceInBothNumerics) {
   for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3, Strategy::hsdp}) {
     for (const auto numerics : {core::Numerics::ordered, core::Numerics::fast}) {
@@ -237,6 +240,7 @@ std::string join_error(const std::function<void(core::ParameterSpec&, int member
   return outcome.report.results[0] ? "" : outcome.report.results[0].error().message;
 }
 
+// Covers finish-14.
 TEST(AlsoSummedGradients, OfWhatMembersTakeForDifferentThingsAreRefusedByName) {
   const auto one = join_error([](core::ParameterSpec& spec, int member) {
     if (member == 1) spec.also_sum.clear();

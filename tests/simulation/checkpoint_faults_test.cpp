@@ -67,6 +67,7 @@ std::vector<Entered> all_states() {
   return entered;
 }
 
+// Covers ranks-18.
 TEST(CheckpointFaults, ARankKilledInAnyStateOfASaveLosesNothingThatWasCommitted) {
   for (const auto& [role, state] : all_states()) {
     for (int victim = 0; victim < (role == Role::checkpoint_writer ? 3 : 1); ++victim) {
@@ -108,6 +109,7 @@ TEST(CheckpointFaults, ARankKilledWhileASaveFailsOrIsAbortedLosesNothingEither) 
   }
 }
 
+// Covers local-15.
 TEST(CheckpointFaults, AnyOperationOfTheDiskMayFailAndOnlyTheSaveDoes) {
   using Fault = FaultyStorage::Fault;
   for (auto fault : {Fault::one_fails, Fault::one_lies, Fault::all_follow}) {
@@ -264,6 +266,7 @@ TEST(CheckpointFaults, AQueueOfSavesMayTakeLongerThanTheDeadlinesOfOne) {
   EXPECT_EQ(committed_steps(outcome.report).size(), 12u);
 }
 
+// Covers local-13.
 TEST(CheckpointFaults, ASaveWhileAnotherIsUnderWayIsQueuedOrRefusedAlikeOnAllRanks) {
   for (auto when_busy : {core::WhenBusy::queue, core::WhenBusy::refuse}) {
     for (std::uint64_t seed = 0; seed < 20; ++seed) {

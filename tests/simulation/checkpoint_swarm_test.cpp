@@ -245,6 +245,7 @@ void run_seeds(std::uint64_t count) {
   EXPECT_GT(marks.passed_over, count / 50);
 }
 
+// Covers ranks-18.
 TEST(SwarmOfCheckpoints, WhatWasCommittedIsThereAndNothingElseIsLoaded) {
   run_seeds(kSeeds);
 }

@@ -38,6 +38,7 @@ std::uint64_t uninterrupted_hash() {
   return outcome.ranks[0].state_hash;
 }
 
+// Covers stored-12.
 TEST(Checkpoint, GoesOnWithTheSameBitsOnEveryNumberOfRanksAndStrategy) {
   const auto expected = uninterrupted_hash();
   const std::vector<int> worlds{1, 2, 3, 4, 8};
@@ -99,6 +100,7 @@ TEST(Checkpoint, IsTheStateOfItsStepThoughTrainingGoesOn) {
 }
 
 /// The device has room for what training takes, and for the state once more.
+// Covers local-17.
 TEST(Checkpoint, TakesNoMoreStagingThanThereIsState) {
   auto options = tiny_job(core::Strategy::ddp);
   options.layers = 20;

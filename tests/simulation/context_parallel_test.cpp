@@ -114,6 +114,7 @@ TEST_P(ContextParallel, CountsEachMemberOnce) {
   }
 }
 
+// Covers model-16.
 TEST_P(ContextParallel, GoesOnFromACheckpointOfAnyOtherPlacesWithTheSameBits) {
   auto whole = script_of(GetParam(), 2);
   const auto expected = expected_values(whole);

@@ -139,6 +139,7 @@ TEST_F(Credits, AStepThatEndsWithASlotTakenIsNamed) {
   EXPECT_THAT(violations_.back(), HasSubstr("has not taken and given back its slot"));
 }
 
+// Covers beyond-12.
 TEST(CreditsOfASimulation, AreConservedByEveryStrategyThatHasPools) {
   for (const auto strategy :
        {core::Strategy::zero2, core::Strategy::zero3, core::Strategy::hsdp, core::Strategy::hfsdp}) {

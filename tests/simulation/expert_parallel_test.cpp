@@ -35,6 +35,7 @@ void expect_bits_of_one_rank(const Spread& spread) {
   }
 }
 
+// Covers reduce-12, unit-17.
 TEST_P(ExpertParallel, HasTheBitsOfOneRank) {
   expect_bits_of_one_rank(GetParam());
 }
@@ -89,6 +90,7 @@ TEST(ExpertParallelLanes, MayBeAnyMultipleOfTheRanks) {
   }
 }
 
+// Covers state-3, state-14, model-12.
 TEST(ExpertParallelCheckpoint, GoesOnWithTheSameBitsWithExpertsOnAnyOtherRanks) {
   const auto expected = whole(run({}, 5).ranks);
   const std::vector<Spread> from_and_to{{1, 1, Strategy::ddp},
@@ -162,6 +164,7 @@ core::Result<Trained> give_powers_of_two(SimulatedRank& rank, const Spread& spre
   return trained;
 }
 
+// Covers reduce-11, reduce-12.
 TEST(ExpertParallelSums, NameExactlyWhoWasCounted) {
   for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
     for (const auto numerics : {Numerics::ordered, Numerics::fast}) {
@@ -191,6 +194,7 @@ TEST(ExpertParallelSums, NameExactlyWhoWasCounted) {
 
 /// Kept apart, gradients of a source's lanes take a stack for each source where a rank's lanes are
 /// contiguous.
+// Covers layout-8, buffer-16, beyond-6.
 TEST(ExpertParallelMemory, IsThatOfEachSourceWhereOrderedNumericsKeepThemApart) {
   const auto gradients = [](const Spread& spread) {
     const auto plan = plan_training(Trainer::specs(spread, {0}), options_of(spread).training, {spread.ranks});

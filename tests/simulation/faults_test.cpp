@@ -20,6 +20,7 @@ std::chrono::nanoseconds length_of(int ranks, const TinyTrainerOptions& options)
   return simulate_tiny(ranks, 0, options).report.virtual_time;
 }
 
+// Covers beyond-8.
 TEST(SimulatedFaults, AKilledRankEndsEverySurvivorWithAnErrorThatNamesIt) {
   auto options = tiny_job(core::Strategy::zero1);
   options.session.join_deadline = std::chrono::milliseconds(500);

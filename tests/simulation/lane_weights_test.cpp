@@ -98,6 +98,7 @@ Ended end_of(const Setting& setting, const std::vector<LaneSums>& lanes) {
 }
 
 /// 60 + 1 targets of losses 0 and 20, as of two rows of chats: 20 / 61, not 10.
+// Covers finish-13.
 TEST(LaneWeights, MakeTargetsOfUnevenLanesCountAlike) {
   for (const int ranks : {1, 2}) {
     for (const double divisor : {1.0, 64.0, 3.0}) {
@@ -114,6 +115,7 @@ TEST(LaneWeights, MakeTargetsOfUnevenLanesCountAlike) {
   }
 }
 
+// Covers finish-13.
 TEST(LaneWeights, CountForAnyStrategyAndForSumsInAnyOrder) {
   const std::vector<LaneSums> lanes{{1, 7, 3}, {2, 0, 0}, {4, 9, 11}, {8, 16, 2}, {16, 0.5F, 0.25}};
   for (const auto strategy :
@@ -174,6 +176,7 @@ TEST(LaneWeights, OfEqualLanesKeepTheBitsOfLanesWithoutWeights) {
   }
 }
 
+// Covers finish-13.
 TEST(LaneWeights, OfNoTargetAtAllRefuseTheStep) {
   for (const int ranks : {1, 2}) {
     const auto ended = end_of({.ranks = ranks, .clip_norm = 1}, {{0, 0, 0}, {0, 0, 0}});
@@ -281,6 +284,7 @@ Trained train(const tests::ShardingMesh& mesh, TinyTrainerOptions options) {
   return trained;
 }
 
+// Covers finish-13.
 TEST_P(WeightedTinyJobs, HaveTheBitsOfOneRankWithAndWithoutOverlap) {
   const auto expected = train({core::Strategy::ddp, 1, 1}, {});
   EXPECT_THAT(expected.weights, testing::Contains(Not(expected.weights[0]))) << "steps differ";

@@ -91,6 +91,7 @@ std::uint64_t file_bytes(Storage& disk) {
   return bytes;
 }
 
+// Covers save-13.
 TEST(LoadExchange, GivesTheBitsOfReadingAndReadsTheCheckpointOnce) {
   const auto expected = uninterrupted_hash();
   const std::vector<int> worlds{1, 2, 3, 4, 8};
@@ -160,6 +161,7 @@ void expect_fallback(Watched& job, Strategy strategy, const std::string& reason)
   }
 }
 
+// Covers save-19.
 TEST(LoadExchange, AnyFlippedBitThatOneRankFindsIsPassedOverByAll) {
   for (auto strategy : {Strategy::ddp, Strategy::zero1}) {
     SimulatedStorage disk({});

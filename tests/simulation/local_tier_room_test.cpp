@@ -64,6 +64,7 @@ TEST_F(LocalTierJobs, KeepOlderSavesOnAllRanksWhileACopyOfTheRestoredOneIsMissin
     EXPECT_EQ(text_of_held(rank), fmt::format("3: {} {}", rank / 2 * 2, rank / 2 * 2 + 1));
 }
 
+// Covers save-26.
 TEST_F(TwoTiers, GoOnFromACheckpointWithoutWhatIsNewerThanTheNewestWholeLocalSave) {
   train_to(3);
   const core::CopyName partial{{5}, 0xabc};

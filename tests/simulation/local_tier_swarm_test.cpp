@@ -185,6 +185,7 @@ void run_seeds(std::uint64_t seeds) {
       seeds, marks.committed, marks.failed, marks.killed, marks.local, marks.checkpoint, marks.anew);
 }
 
+// Covers local-11.
 TEST(SwarmOfLocalTiers, KeepsWhatWasPromisedAndTheBits) {
   run_seeds(kSeeds);
 }

@@ -14,6 +14,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
+// Covers local-3.
 TEST_F(LocalTierJobs, GoOnWithTheSameBits) {
   for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
     for (const auto& [jump, factor] : {std::pair{1, 1}, {2, 4}, {4, 2}}) {
@@ -28,6 +29,7 @@ TEST_F(LocalTierJobs, GoOnWithTheSameBits) {
   }
 }
 
+// Covers local-3, local-7.
 TEST_F(LocalTierJobs, KeepEveryCopyOfTheCliqueAndOnlyTheNewestSave) {
   auto options = local_job(core::Strategy::zero1, kSteps);
   options.session.local.cliques = uneven();
@@ -39,6 +41,7 @@ TEST_F(LocalTierJobs, KeepEveryCopyOfTheCliqueAndOnlyTheNewestSave) {
   for (int rank = 0; rank < kWorld; ++rank) EXPECT_EQ(text_of_held(rank), expected[rank]) << rank;
 }
 
+// Covers local-8.
 TEST_F(LocalTierJobs, BringBackWhatThreeNodesLost) {
   for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
     for (const auto& cliques : {pairs(), uneven()}) {
@@ -53,6 +56,7 @@ TEST_F(LocalTierJobs, BringBackWhatThreeNodesLost) {
   }
 }
 
+// Covers local-8.
 TEST_F(LocalTierJobs, HoldAllCopiesAgainAfterALoss) {
   auto options = local_job(core::Strategy::zero1, 3);
   options.session.local.cliques = uneven();
@@ -66,6 +70,7 @@ TEST_F(LocalTierJobs, HoldAllCopiesAgainAfterALoss) {
   EXPECT_EQ(text_of_held(6), "3: 2 6 7");
 }
 
+// Covers local-4.
 TEST_F(LocalTierJobs, FallBackToTheOlderSaveWhenEveryRankLacksAFileOfTheNewest) {
   auto options = local_job(core::Strategy::zero1, kSteps);
   options.session.local.keep = 2;
@@ -107,6 +112,7 @@ TEST_F(LocalTierJobs, DoNotTakeAlteredCopiesOfPeers) {
   expect_goes_on(outcome, 2);
 }
 
+// Covers local-1, local-9.
 TEST_F(LocalTierJobs, IgnoreWhatOthersPutThere) {
   auto options = local_job(core::Strategy::ddp, kSteps);
   save(options, 3);
@@ -124,6 +130,7 @@ TEST_F(LocalTierJobs, IgnoreWhatOthersPutThere) {
   expect_goes_on(run(options), 3);
 }
 
+// Covers local-5.
 TEST_F(LocalTierJobs, FailOnAllRanksWithOneRankAndLeaveNothing) {
   SimulatedStorageOptions broken;
   broken.write_failure = 1;
@@ -183,11 +190,13 @@ TEST_F(LocalTierJobs, SurviveTheLossOfPowerOnEveryOtherNodeUnsynced) {
   expect_goes_on(run(options), 3);
 }
 
+// Covers save-26.
 TEST_F(TwoTiers, GoOnFromTheLocalOneWhenItIsNewerOrAsNew) {
   train_to(3);
   expect_goes_on(run_with_disk(job()), 3);
 }
 
+// Covers save-26.
 TEST_F(TwoTiers, PreferTheLocalOneOfTheSameStep) {
   train_to(4);
   expect_goes_on(run_with_disk(job()), 4);

@@ -336,6 +336,7 @@ std::vector<Cut> cuts() {
 
 class ModelParallel : public testing::TestWithParam<Cut> {};
 
+// Covers reduce-10, adapter-7, beyond-4.
 TEST_P(ModelParallel, HasTheBitsOfOneRank) {
   const auto alone = run({}, 5);
   const auto together = run(GetParam(), 5);
@@ -357,8 +358,7 @@ TEST_P(ModelParallel, HasTheBitsOfOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Cuts, ModelParallel, testing::ValuesIn(cuts()), testing::PrintToStringParamName());
 
-/// Ranks with a piece of each lane beside those that keep a part of the model: as many as there are pieces
-/// compute the same.
+/// Ranks with pieces of lanes beside ranks with parts of the model: as many as pieces compute the same.
 class ContextAndModelParallel : public testing::TestWithParam<Cut> {};
 
 TEST_P(ContextAndModelParallel, HaveTheBitsOfOneRankForEachPiece) {
@@ -389,6 +389,7 @@ std::vector<Cut> context_cuts() {
 INSTANTIATE_TEST_SUITE_P(Cuts, ContextAndModelParallel, testing::ValuesIn(context_cuts()),
                          testing::PrintToStringParamName());
 
+// Covers state-12, model-2.
 TEST(ModelParallelCheckpoint, GoesOnWithTheSameBitsOnAnyOtherCut) {
   const auto expected = whole(run({}, 6).ranks);
   const std::vector<Cut> shares{{1, 1, 1, Strategy::ddp},   {2, 2, 1, Strategy::zero1},
@@ -421,7 +422,6 @@ TEST(ModelParallelSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
   EXPECT_GT(lives.resumed, 50);
 }
 
-/// The same of jobs in which two ranks have a piece of each lane.
 TEST(ContextAndModelParallelSwarm, EndsWithTheBitsOfOneRankForEachPieceWhateverFailsOnTheWay) {
   constexpr int kUntil = 6;
   const auto train_one = [](auto&&... arguments) { return train(arguments...); };

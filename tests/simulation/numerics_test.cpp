@@ -43,6 +43,7 @@ struct NamedOptimizer {
 
 class Optimizers : public testing::TestWithParam<NamedOptimizer> {};
 
+// Covers shard-4.
 TEST_P(Optimizers, TakeTheStepsOfAnIndependentComputationBitForBit) {
   auto script = noisy_script();
   script.session.training.optimizer = GetParam().options;
@@ -80,6 +81,7 @@ TEST(OrderedNumerics, SumsMicrobatchesUsesAndLanesInTheirOrder) {
   }
 }
 
+// Covers unit-30.
 TEST(OrderedNumerics, StepsMasterValuesOfNarrowParametersOnAnyNumberOfRanks) {
   auto script = noisy_script();
   script.steps = 5;
@@ -203,6 +205,7 @@ TEST(FastNumerics, ARankWithoutALaneInTheLastRoundAddsNothing) {
 }
 
 /// The gradient of rank r, which plays lane r alone, is 2^r: any wrong group gives another sum.
+// Covers reduce-1, finish-2, adapter-2, beyond-1.
 TEST(ReductionGroups, SumEveryRankOnceWhateverTheNumericsAndTheCopiesOfTheOptimizer) {
   Script script;
   script.parameters = {{"a", {100}}, {"b", {300}}, {"c", {10}}};
@@ -237,6 +240,7 @@ TEST(ReductionGroups, SumEveryRankOnceWhateverTheNumericsAndTheCopiesOfTheOptimi
   }
 }
 
+// Covers buffer-3.
 TEST(AveragedGradients, OfOnesAreOneForAnyStrategyOverlapAndNumberOfInstances) {
   Script script;
   script.parameters = {{"a", {100}}, {"b", {300}}};

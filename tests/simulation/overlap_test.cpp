@@ -92,6 +92,7 @@ Script traced_script(bool overlap) {
   return script;
 }
 
+// Covers buffer-4.
 TEST(Overlap, LaunchesABucketOnceAStepAndNeverBeforeItsLastGradient) {
   for (auto numerics : {core::Numerics::fast, core::Numerics::ordered}) {
     for (bool overlap : {false, true}) {
@@ -140,6 +141,7 @@ TEST(Overlap, LaunchesEveryBucketUnderTheBackwardOfTheNextThoughTheirDtypesTakeT
   }
 }
 
+// Covers ready-1.
 TEST(Session, SaysTheSameTwiceWhenNothingIsOnItsWay) {
   SimulationOptions simulation;
   simulation.ranks = {2};

@@ -61,6 +61,7 @@ TEST(ParameterGroupsOfAJob, MayDifferInNothingButTheirRate) {
   expect_values_on_any_ranks(script_of({{1, {}}, {0.125, {}}}, {0, 1, 1, 0}));
 }
 
+// Covers whole-24, state-15.
 TEST(Muon, StepsWholeMatricesBesideAdamWOnAnyRanks) {
   for (const auto dtype : {core::DType::f32, core::DType::bf16}) {
     auto script =
@@ -106,6 +107,7 @@ JobOutcome<TinyTrainerResult> run_on(Storage& disk, int ranks, const TinyTrainer
   return simulate_tiny(simulation, options);
 }
 
+// Covers state-11, state-16, state-17.
 TEST(ParameterGroupsOfAJob, GoOnFromACheckpointOfAnyRanksAndStrategyWithTheSameBits) {
   const core::ParameterGroup lion{1, {.kind = OptimizerKind::lion}};
   const core::ParameterGroup muon{1, {.kind = OptimizerKind::muon}};

@@ -62,6 +62,7 @@ class PassedOver : public testing::TestWithParam<core::Strategy> {
   Script script = three_steps();
 };
 
+// Covers finish-16.
 TEST_P(PassedOver, AStepWithNaNInTheGradientOfOneLane) {
   auto clean = script;
   script.gradient = [good = clean.gradient](const GradientPlace& place) {
@@ -164,6 +165,7 @@ INSTANTIATE_TEST_SUITE_P(Strategies, PassedOver,
                                          core::Strategy::zero3),
                          testing::PrintToStringParamName());
 
+// Covers beyond-7.
 TEST(UnusedParameters, ByPolicyHaveTheBitsOfExplicitZeros) {
   auto unused = three_steps();
   unused.session.training.unused_parameters = core::UnusedParameters::zeros;
@@ -212,6 +214,7 @@ TEST(UnusedParameters, MayComeSeveralTimesInLaterLanesThatUseThem) {
   }
 }
 
+// Covers beyond-7.
 TEST(UnusedParameters, AreRefusedByNameInTheFirstStepToo) {
   auto script = three_steps();
   script.steps = 1;

@@ -58,6 +58,7 @@ TEST(SessionCalls, GiveMemoryAsTheTypeOfItsElements) {
   });
 }
 
+// Covers unit-35.
 TEST(SessionCalls, RefuseATypeThatIsNotTheParameters) {
   in_a_lane({}, [](Session& session) {
     expect_refused(session.parameter<std::uint16_t>({0}), "wide has elements of f32; read them as float");
@@ -67,6 +68,7 @@ TEST(SessionCalls, RefuseATypeThatIsNotTheParameters) {
   });
 }
 
+// Covers layout-7.
 TEST(SessionCalls, KnowTheDtypeOfNarrowGradients) {
   core::TrainingOptions training;
   training.numerics = core::Numerics::fast;

@@ -7,6 +7,7 @@
 namespace troupe::actors {
 namespace {
 
+// Covers reduce-14, uneven-8, uneven-10, uneven-11, save-23, stored-7, model-9.
 TEST(StackedParameters, AreStoredInPartsAndComeBackTheSame) {
   Task task;
   task.stacking = core::swiglu_stacking(true);
@@ -110,6 +111,7 @@ TEST(NarrowParameters, ThatACheckpointLacksGoOnFromTheirFirstValues) {
   }
 }
 
+// Covers stored-10, model-5.
 TEST(ShapesOfParameters, MayDifferWhereThatIsAllowed) {
   SimulatedStorage disk({});
   save_steps(disk, 2, {}, 2);

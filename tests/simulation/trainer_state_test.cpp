@@ -22,6 +22,7 @@ std::vector<std::unique_ptr<SimulatedStorage>> add_nodes(SimulationOptions& simu
   return nodes;
 }
 
+// Covers save-5.
 TEST(TrainerState, IsSavedAsItWasAndLoadedOnAnyNumberOfRanks) {
   for (int from : {1, 2, 3, 4, 8}) {
     SimulatedStorage disk({});
@@ -44,6 +45,7 @@ TEST(TrainerState, IsSavedAsItWasAndLoadedOnAnyNumberOfRanks) {
   }
 }
 
+// Covers save-1, save-32, local-16.
 TEST(TrainerState, EveryCheckpointHoldsTheTensorsOfItsOwnStep) {
   SimulatedStorage disk({});
   save_steps(disk, 3, {}, 4);
@@ -58,6 +60,7 @@ TEST(TrainerState, EveryCheckpointHoldsTheTensorsOfItsOwnStep) {
   }
 }
 
+// Covers local-11.
 TEST(TrainerState, IsInLocalCopiesToo) {
   SimulatedStorage disk({});
   auto simulation = machines(disk, 4);
@@ -144,6 +147,7 @@ TEST(TrainerState, PartsThatAreNoWholeAreRefusedByAllRanks) {
   EXPECT_NE(error.find("Invalid access pattern"), std::string::npos) << error;
 }
 
+// Covers save-33.
 TEST(TrainerState, KeysAndSizesAreChecked) {
   SimulatedStorage disk({});
   std::vector<float> values(4);
@@ -182,18 +186,21 @@ class StrictnessOfRestore : public testing::Test {
   SimulatedStorage disk{{}};
 };
 
+// Covers uneven-12, strict-4.
 TEST_F(StrictnessOfRestore, RefusesByDefaultWhatTheCheckpointLacks) {
   const auto error = common_error(restore(Strictness::raise_unexpected).report);
   EXPECT_NE(error.find("Unexpected keys"), std::string::npos) << error;
   EXPECT_NE(error.find("average"), std::string::npos) << error;
 }
 
+// Covers strict-6.
 TEST_F(StrictnessOfRestore, ThatLooksAtNothingFailsWhereAKeyIsRead) {
   const auto error = common_error(restore(Strictness::assume_ok_unexpected).report);
   EXPECT_EQ(error.find("Unexpected keys"), std::string::npos) << error;
   EXPECT_NE(error.find("average"), std::string::npos) << error;
 }
 
+// Covers uneven-12, stored-16, strict-3.
 TEST_F(StrictnessOfRestore, ToleratedKeysKeepTheirValues) {
   for (auto strictness : {Strictness::log_unexpected, Strictness::log_all, Strictness::ignore_all,
                           Strictness::return_unexpected, Strictness::return_all}) {
@@ -211,6 +218,7 @@ TEST_F(StrictnessOfRestore, ToleratedKeysKeepTheirValues) {
   }
 }
 
+// Covers stored-16, strict-5.
 TEST_F(StrictnessOfRestore, SaysWhatOnlyTheCheckpointHas) {
   const auto error = common_error(restore(Strictness::raise_all, false).report);
   EXPECT_NE(error.find("Missing keys"), std::string::npos) << error;

@@ -206,6 +206,7 @@ using UnitCase = std::tuple<core::Strategy, core::Numerics, int, bool, UsedUnits
 class UnusedUnit : public testing::TestWithParam<UnitCase> {};
 
 /// A slot of the pool of gradients that an unused unit has in its turn stays its own until it is reduced.
+// Covers beyond-7.
 TEST_P(UnusedUnit, TakesNoGradientsFromUnitsThatHaveItsSlotBeforeAndAfter) {
   const auto& [strategy, numerics, gathered_units, overlap, used] = GetParam();
   Script script;

@@ -314,6 +314,7 @@ TEST(CheckpointCoordinator, FilesThatAreNotDurableFailTheSaveThoughTheirNumberIs
   EXPECT_EQ(ends[0].failure.message, "rank 0: no space left");
 }
 
+// Covers stored-4.
 TEST(CheckpointCoordinator, CommonValuesThatDifferGiveAWarningThatNamesTheRanks) {
   Coordinator coordinator;
   auto other = announced(1, 1, half(1));

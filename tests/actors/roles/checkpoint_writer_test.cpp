@@ -144,6 +144,7 @@ TEST_P(CheckpointWriterIn, WhatDoesNotBelongThereChangesNothing) {
   }
 }
 
+// Covers local-12.
 TEST_P(CheckpointWriterIn, TheEndOfTheSaveReleasesEveryBucketOnceAndTellsTheTrainerOnce) {
   auto effects = writer.say(over(1, kNoSpace));
   effects += writer.end_copies(GetParam());
@@ -165,6 +166,7 @@ TEST_P(CheckpointWriterIn, ACommitLeavesNothingHeld) {
   EXPECT_EQ(writer.machine.state(), "committed");
 }
 
+// Covers local-17.
 TEST_P(CheckpointWriterIn, TheNextSaveHasAllCreditsOnceTheyAreBack) {
   writer.say(over(1, kNoSpace));
   writer.begin(2);
@@ -227,6 +229,7 @@ TEST(CheckpointWriter, GoesThroughItsStatesAndSaysDurableLast) {
   EXPECT_EQ(writer.machine.state(), "committed");
 }
 
+// Covers stored-3.
 TEST(CheckpointWriter, AnnouncesTheHashOfItsStructureAndOnlyRankZeroItsCommonValues) {
   Writer writer;
   auto config = small_writer();
@@ -297,6 +300,7 @@ TEST(CheckpointWriter, ReleasesABucketAsSoonAsItIsStaged) {
   EXPECT_EQ(released(writer.effects, 1), (std::vector<std::uint32_t>{0}));
 }
 
+// Covers local-15.
 TEST(CheckpointWriter, AFailedWriteEndsItsPartAndNamesTheRankOnce) {
   for (const std::string state : {"staging", "staged"}) {
     Writer writer;
@@ -340,6 +344,7 @@ TEST(CheckpointWriter, APlanThatItsStructureDoesNotHaveFailsTheSave) {
   }
 }
 
+// Covers local-13.
 TEST(CheckpointWriter, BeginsThePlannedNextSaveWhenTheFirstIsOver) {
   Writer writer;
   writer.drive_to("durable");

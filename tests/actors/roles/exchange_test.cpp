@@ -39,6 +39,7 @@ TEST(Exchange, SendsSeveralCopiesOfOneMemberOneAfterTheOther) {
   EXPECT_THAT(exchange.spans(2, 1), ElementsAre(ExchangeSpan{1, 3, 3}));
 }
 
+// Covers local-6.
 RC_GTEST_PROP(Exchange, BringsEveryByteOfEveryTransferOnceAndInOrder, ()) {
   const auto members = *rc::gen::inRange<std::int32_t>(1, 6);
   Exchange exchange;

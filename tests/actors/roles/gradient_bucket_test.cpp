@@ -51,6 +51,7 @@ TEST(GradientBucket, LaunchesTheFirstStepOnlyWhenBackwardIsOver) {
   EXPECT_TRUE(performed<PrepareBucket>(end)[0].last);
 }
 
+// Covers buffer-4.
 TEST(GradientBucket, LaunchesWithTheLastGradientOnceItHasLearned) {
   GradientBucketMachine machine(two_parameters());
   MachineProbe probe(machine);
@@ -67,6 +68,7 @@ TEST(GradientBucket, LaunchesWithTheLastGradientOnceItHasLearned) {
   EXPECT_EQ(sent<messages::BucketReady>(end), (std::vector<messages::BucketReady>{{Step{1}, 0, ""}}));
 }
 
+// Covers buffer-5.
 TEST(GradientBucket, WithoutOverlapWaitsForTheEndOfBackward) {
   auto config = two_parameters();
   config.overlap = false;

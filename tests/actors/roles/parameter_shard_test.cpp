@@ -19,6 +19,7 @@ messages::StepDecided decided(Step step, bool commit) {
   return message;
 }
 
+// Covers ready-5.
 TEST(ParameterShard, PublishesOnlyAfterTheUpdateAndTheGather) {
   ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {{9}}});
   MachineProbe probe(machine);
@@ -35,6 +36,7 @@ TEST(ParameterShard, PublishesOnlyAfterTheUpdateAndTheGather) {
   EXPECT_EQ(sent<Published>(gathered), (std::vector<Published>{{Step{0}, 1}}));
 }
 
+// Covers ready-4.
 TEST(ParameterShard, PublishesOnceWhenTheGatherIsToldBeforeTheUpdate) {
   ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {{9}}});
   MachineProbe probe(machine);
@@ -47,6 +49,7 @@ TEST(ParameterShard, PublishesOnceWhenTheGatherIsToldBeforeTheUpdate) {
   EXPECT_EQ(sent<Published>(stepped).size(), 1u);
 }
 
+// Covers ready-5.
 TEST(ParameterShard, PublishesWhenTheLastOfSeveralGathersIsThrough) {
   ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {{8}, {9}}});
   MachineProbe probe(machine);
@@ -123,6 +126,7 @@ TEST(ParameterShard, GathersNothingWhenTheStepIsNotCommitted) {
   EXPECT_EQ(sent<Published>(stepped).size(), 1u);
 }
 
+// Covers ready-4, unit-29.
 TEST(ParameterShard, AppliesADecisionOnce) {
   ParameterShardMachine machine({});
   MachineProbe probe(machine);

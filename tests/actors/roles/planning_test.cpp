@@ -113,6 +113,7 @@ TEST(CheckpointCoordinator, AStructureThatArrivesAlteredFailsTheSave) {
   }
 }
 
+// Covers save-16, save-17.
 TEST(CheckpointCoordinator, AConstantStructureIsAskedForOnceAndAChangedOneIsPlannedAnew) {
   Coordinator coordinator;
   auto save = [&](std::uint64_t sequence) {
@@ -148,6 +149,7 @@ TEST(CheckpointCoordinator, AConstantStructureIsAskedForOnceAndAChangedOneIsPlan
   EXPECT_EQ(manifest->find("a")->shards[0].box, (Box{{0}, {3}}));
 }
 
+// Covers save-17.
 TEST(CheckpointCoordinator, RanksThatChangePlacesArePlannedAnew) {
   Coordinator coordinator;
   coordinator.drive_to("committing", 1);
@@ -170,6 +172,7 @@ TEST(CheckpointCoordinator, RanksThatChangePlacesArePlannedAnew) {
   }
 }
 
+// Covers save-16.
 TEST(CheckpointCoordinator, RanksOfOneStructureAreAskedOnce) {
   Coordinator coordinator;
   SaveStructure all;

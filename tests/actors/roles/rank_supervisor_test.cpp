@@ -139,6 +139,7 @@ TEST(RankSupervisor, DoesNotCommitAStepWithoutAnAverage) {
   EXPECT_EQ(reason_of({.nonfinite_gradients = 3, .weight = 0}), "3 gradient elements are NaN or Inf");
 }
 
+// Covers finish-16.
 TEST(RankSupervisor, DoesNotCommitNonfiniteGradients) {
   RankSupervisorMachine machine(two_buckets());
   MachineProbe probe(machine);

@@ -77,6 +77,7 @@ TEST_F(ReplicaCoordinator, CallsASaveGoodOnlyWhenAllRanksHoldAll) {
   EXPECT_EQ(machine_.state(), "idle");
 }
 
+// Covers local-5.
 TEST_F(ReplicaCoordinator, FailsOnAllRanksWithTheFirstThatHasNoCopy) {
   ready(0);
 

@@ -71,6 +71,7 @@ TEST(CallOrder, SaysWhichLaneIsNext) {
   EXPECT_TRUE(order.finish_step()) << "a refused call changes nothing";
 }
 
+// Covers unit-31.
 TEST(CallOrder, SaysWhichMicrobatchIsNext) {
   auto order = two_lanes();
   ASSERT_TRUE(order.begin_step());

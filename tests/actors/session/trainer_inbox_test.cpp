@@ -32,6 +32,7 @@ class TrainerInboxTest : public testing::Test {
   TrainerInbox inbox{2, patience};
 };
 
+// Covers ready-5.
 TEST_F(TrainerInboxTest, AParameterMayBeReadOnceItsBucketIsPublishedForTheStep) {
   EXPECT_TRUE(inbox.is_published({1}, Step{-1})) << "before the first step everything may be read";
   EXPECT_FALSE(inbox.is_published({1}, Step{0}));
@@ -98,6 +99,7 @@ TEST_F(TrainerInboxTest, ABucketHasMergedALaneWhenItSaysSoOfThisOneOrALaterOne) 
   EXPECT_FALSE(inbox.wait_merged({0}, Step{1}, Lane{1}, 1s));
 }
 
+// Covers ready-5.
 TEST_F(TrainerInboxTest, AUnitIsThereWhenItsEntryOrALaterOneHasBroughtIt) {
   hear(messages::UnitGathered{Step{2}, {5}, {1}});
 

@@ -291,6 +291,7 @@ TEST_F(PretrainedModelTest, ThatIsCutOrMissingIsNamed) {
   EXPECT_THAT(PretrainedModel::open(folder_.path(), 0).error().message, HasSubstr("has no *.safetensors"));
 }
 
+// Covers save-31.
 TEST_F(PretrainedModelTest, IsExportedAgainWithItsOwnConfigurationAndTokenizer) {
   write();
   change_config("bos_token_id", 5);

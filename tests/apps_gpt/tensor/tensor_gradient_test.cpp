@@ -99,6 +99,7 @@ struct Whole {
 
 /// Parts of gradients as they are, and those of parameters that all ranks keep whole as the sum over the
 /// ranks where it is to be summed: each is that of one rank.
+// Covers reduce-9, finish-6, finish-8, finish-18.
 TEST_P(TensorGradient, OfEveryParameterIsThatOfOneRank) {
   const auto& [family, size, sequence, keep] = GetParam();
   ModelConfig config = model_to_share();

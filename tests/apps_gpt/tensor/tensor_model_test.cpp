@@ -34,6 +34,7 @@ struct MemberOfModel {
   std::vector<float*> places;
 };
 
+// Covers finish-12.
 TEST(TensorModel, AddsEachMicrobatchToGradientsOnceAlsoToThoseThatAreSummedLater) {
   ModelConfig config{.layers = 1, .heads = 4, .width = 8, .feed_forward = 8, .context = 4, .vocabulary = 8};
   config.query_key_norm = true;

@@ -100,6 +100,7 @@ TEST(VocabularyParallel, CrossEntropyAndEntropyAreThoseOfTheWholeVocabulary) {
 }
 
 /// Sums over a real vocabulary stay within the tolerances that PyTorch has for fp32.
+// Covers ranks-6.
 TEST(VocabularyParallel, EntropyOfManyTokensIsWithinToleranceOfDoublePrecision) {
   constexpr std::size_t kRows = 8, kVocabulary = 155'136, kMembers = 2, kPart = kVocabulary / kMembers;
   const core::CounterRandom random(5, "logits");

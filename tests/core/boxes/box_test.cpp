@@ -133,6 +133,7 @@ RC_GTEST_PROP(BoxIndex, FindsWhatComparingAllPairsFinds, ()) {
   RC_ASSERT(found == expected);
 }
 
+// Covers uneven-7.
 TEST(ExactCover, AcceptsAPartitionWithEmptyBoxes) {
   std::vector<Box> boxes{{{0, 0}, {2, 3}}, {{2, 0}, {0, 3}}, {{2, 0}, {1, 3}}};
 

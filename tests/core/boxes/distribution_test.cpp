@@ -93,6 +93,7 @@ void forget(Owners& owners, const std::string& key) {
   std::erase_if(owners, [&](const auto& entry) { return entry.first.first == key; });
 }
 
+// Covers save-10, save-11.
 TEST(Distribution, OverTheWholeWorldIsMegatronsForSaveAndLoad) {
   Owners expected{{{"key_TP_repl1", 0}, 0},  {{"key_TP_repl1", 10}, 1}, {{"key_TP_repl2", 0}, 2},
                   {{"key_TP_repl2", 10}, 3}, {{"keyD", 0}, 4},          {{"keyC", 0}, 5},
@@ -104,6 +105,7 @@ TEST(Distribution, OverTheWholeWorldIsMegatronsForSaveAndLoad) {
   }
 }
 
+// Covers save-10.
 TEST(Distribution, OverADataGroupSavesWhatTheGroupHasTheMainReplicaOf) {
   auto first = owners_of(DistributionPurpose::save, data_group(0));
   auto second = owners_of(DistributionPurpose::save, data_group(1));
@@ -118,6 +120,7 @@ TEST(Distribution, OverADataGroupSavesWhatTheGroupHasTheMainReplicaOf) {
   EXPECT_EQ(second, (Owners{{{"key_TP_repl1", 10}, 0}, {{"key_TP_repl2", 10}, 1}}));
 }
 
+// Covers save-11.
 TEST(Distribution, OverADataGroupLoadsShardsOfOtherGroupsLast) {
   const auto first = owners_of(DistributionPurpose::load, data_group(0));
   auto second = owners_of(DistributionPurpose::load, data_group(1));
@@ -144,6 +147,7 @@ TEST(Distribution, AShardThatAllHoldGoesToARankWithoutOne) {
   EXPECT_EQ(owners, (Owners{{{"a", 0}, 0}, {{"b", 0}, 1}, {{"c", 0}, 2}}));
 }
 
+// Covers save-15.
 TEST(Distribution, InAGroupOfOneAllButTheMainReplicaAreReadAcross) {
   for (int rank = 0; rank < kWorld; ++rank) {
     const Members members{{{"c", 0, 40, rank}}};

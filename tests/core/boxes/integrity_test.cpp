@@ -102,6 +102,7 @@ TEST(Integrity, RanksThatDescribeATensorDifferentlyAreNamed) {
   EXPECT_THAT(altered([](auto& t) { t.global_offset[1] = 9; }), HasSubstr("rank 6: 'w'"));
 }
 
+// Covers uneven-7.
 TEST(Integrity, IrregularPartsMustCoverTheTensorOnce) {
   const std::vector<std::int64_t> lengths{5, 5, 5, 5, 5, 5, 0, 0};
   const auto ranks = [&](std::int64_t shift) {
@@ -127,6 +128,7 @@ TEST(Integrity, AnEmptyTensorIsWhole) {
   EXPECT_EQ(verdict(ranks), "whole");
 }
 
+// Covers save-6.
 TEST(Integrity, SeveralPartsOfOneRankMakeUpATensor) {
   const auto ranks = per_rank([](std::int64_t rank) {
     return RankShards{

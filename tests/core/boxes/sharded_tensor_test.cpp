@@ -24,6 +24,7 @@ std::string refusal(const std::vector<RankOffset>& offsets, std::int64_t prepend
   return result ? "no error" : result.error().message;
 }
 
+// Covers save-20.
 TEST(ShardedTensor, RankOffsetsMakeTheGlobalTensor) {
   const ShardedTensor tensor = example();
 
@@ -36,6 +37,7 @@ TEST(ShardedTensor, RankOffsetsMakeTheGlobalTensor) {
   EXPECT_TRUE(tensor.check());
 }
 
+// Covers save-20.
 TEST(ShardedTensor, PrependedAxesExistOnlyGlobally) {
   const std::vector<RankOffset> offsets{{0, 2, 4}, {2, 1, 2}};
 
@@ -48,6 +50,7 @@ TEST(ShardedTensor, PrependedAxesExistOnlyGlobally) {
   EXPECT_EQ(tensor.grid_cell(), (Shape{2, 0, 1}));
 }
 
+// Covers uneven-5.
 TEST(ShardedTensor, ImpossibleRankOffsetsAreRefused) {
   EXPECT_THAT(refusal({{-1, 0, 2}}), HasSubstr("axis -1"));
   EXPECT_THAT(refusal({{2, 0, 2}}), HasSubstr("has 2 axes, found an offset for axis 2"));
@@ -61,6 +64,7 @@ TEST(ShardedTensor, ImpossibleRankOffsetsAreRefused) {
   EXPECT_THAT(refusal({{2, 0, 2}}, 1), "no error");
 }
 
+// Covers save-21.
 TEST(ShardedTensor, FieldsThatContradictEachOtherAreRefused) {
   const auto altered = [](auto alter) {
     ShardedTensor tensor = example();
@@ -98,6 +102,7 @@ TEST(ShardedTensor, FieldsThatContradictEachOtherAreRefused) {
             "no error");
 }
 
+// Covers save-22.
 TEST(ShardedTensor, NarrowingShrinksTheGlobalTensorInProportion) {
   const auto second = example().narrow(1, 1, 2).value();
   const auto third = example().narrow(2, 3, 2).value();
@@ -111,6 +116,7 @@ TEST(ShardedTensor, NarrowingShrinksTheGlobalTensorInProportion) {
   EXPECT_TRUE(second.check() && third.check());
 }
 
+// Covers save-22.
 TEST(ShardedTensor, NarrowingBeyondTheLocalExtentIsRefused) {
   ShardedTensor irregular = example();
   irregular.axis_fragmentations.reset();
@@ -122,6 +128,7 @@ TEST(ShardedTensor, NarrowingBeyondTheLocalExtentIsRefused) {
   EXPECT_FALSE(example().narrow(1, INT64_MAX, 2));
 }
 
+// Covers save-24.
 TEST(ShardedTensor, OnlyAReplicaOfZerosIsMain) {
   const std::vector<ReplicaId> mains{{0}, {0, 0}, {0, 0, 0}};
   const std::vector<ReplicaId> copies{{1}, {2}, {1, 0}, {0, 1}, {1, 1, 1}};
@@ -130,6 +137,7 @@ TEST(ShardedTensor, OnlyAReplicaOfZerosIsMain) {
   for (const auto& copy : copies) EXPECT_FALSE(is_main_replica(copy));
 }
 
+// Covers uneven-2.
 TEST(FlatRange, BecomesBoxesOfTheGlobalTensor) {
   const std::vector<RankOffset> offsets{{0, 5, 8}, {1, 1, 2}};
   const auto parameter =
@@ -154,6 +162,7 @@ TEST(FlatRange, BecomesBoxesOfTheGlobalTensor) {
   }
 }
 
+// Covers uneven-5.
 TEST(FlatRange, OutsideOfTheParameterIsRefused) {
   const auto parameter = ShardedTensor::from_rank_offsets("w", DType::f32, {4, 10}).value();
 
@@ -163,6 +172,7 @@ TEST(FlatRange, OutsideOfTheParameterIsRefused) {
   EXPECT_TRUE(from_flat_range(parameter, {40, 40}, "s", DType::f32, {0}).value().empty());
 }
 
+// Covers uneven-7.
 RC_GTEST_PROP(FlatRange, TheShardsOfAllRanksCoverTheTensorOnce, ()) {
   const auto tensor_ranks = *rc::gen::inRange<std::int64_t>(1, 4);
   const auto data_ranks = *rc::gen::inRange(1, 6);
@@ -193,6 +203,7 @@ RC_GTEST_PROP(FlatRange, TheShardsOfAllRanksCoverTheTensorOnce, ()) {
   RC_ASSERT(check_exact_cover(global, boxes).has_value());
 }
 
+// Covers stored-17.
 TEST(ShardedObject, HasAUniqueKeyAndTheWayBack) {
   const ShardedObject common{.key = "common_state"};
   const ShardedObject cell{.key = "ObjB", .global_shape = {1, 8}, .global_offset = {0, 3}};

@@ -199,6 +199,7 @@ TEST(Retrieval, NamesTheRankAndTheStepThatNobodyHolds) {
             "no rank of the clique [0, 2] holds rank 0's copy of the save after step 2");
 }
 
+// Covers local-6.
 TEST(Replication, SendsEveryMembersCopyToAllOthers) {
   const std::vector<std::uint64_t> bytes{10, 20, 30};
 
@@ -209,6 +210,7 @@ TEST(Replication, SendsEveryMembersCopyToAllOthers) {
   EXPECT_THAT(plan_replication(ranks({5}), std::vector<std::uint64_t>{10}), IsEmpty());
 }
 
+// Covers local-8.
 RC_GTEST_PROP(Retrieval, EndsWithEveryCopyAtEveryMember, ()) {
   const auto size = *rc::gen::inRange<std::int32_t>(1, 7);
   Clique clique;

@@ -95,6 +95,7 @@ TEST(GoldenCheckpoint, IsWrittenByteForByte) {
   }
 }
 
+// Covers save-14.
 TEST(GoldenCheckpoint, IsReadWithItsValues) {
   const auto manifest = parse_manifest(in_step(kManifestName)).value();
 
@@ -110,6 +111,7 @@ TEST(GoldenCheckpoint, IsReadWithItsValues) {
   EXPECT_EQ(manifest.objects[1].value.find("lanes.0")->as_int(), 3);
 }
 
+// Covers save-18.
 TEST(GoldenCheckpoint, HoldsTheHashesOfItsBytes) {
   const auto manifest = parse_manifest(in_step(kManifestName)).value();
 
@@ -126,6 +128,7 @@ TEST(GoldenCheckpoint, HoldsTheHashesOfItsBytes) {
   }
 }
 
+// Covers save-9.
 TEST(GoldenCheckpoint, GivesEveryTensorAsAWhole) {
   SavedJob job{parse_manifest(in_step(kManifestName)).value(), {}};
   for (const auto& file : job.manifest.files) {

@@ -52,6 +52,7 @@ std::string refusal(const SavedJob& saved, const LoadTarget& target, Errc code) 
   return plan.error().message;
 }
 
+// Covers uneven-1, uneven-3, uneven-4, save-9, stored-5.
 RC_GTEST_PROP(LoadPlan, GathersTheRightElementsForAnyOtherSplit, ()) {
   const auto job = any_job();
   const auto saved = save(job.structures, plan_save(views_of(job.structures)).value());
@@ -92,6 +93,7 @@ RC_GTEST_PROP(LoadPlan, ReadsEveryShardOnceAndInTheOrderOfBytes, ()) {
   RC_ASSERT(bytes == saved.manifest.tensor_bytes());
 }
 
+// Covers stored-2.
 TEST(LoadPlan, TouchesOnlyTheShardsThatAreWanted) {
   const auto saved = saved_as({"w", DType::u8, {4, 4}}, {{{0, 0}, {2, 4}}, {{2, 0}, {2, 4}}});
   const std::vector<LoadTarget> targets{{"w", DType::u8, {4, 4}, {{3, 1}, {1, 2}}, false}};
@@ -105,6 +107,7 @@ TEST(LoadPlan, TouchesOnlyTheShardsThatAreWanted) {
   EXPECT_EQ(plan.bytes, 8U);
 }
 
+// Covers stored-10.
 TEST(LoadPlan, DropsColumnsOfALargerStoredTensor) {
   const auto saved = saved_as({"w", DType::u8, {2, 32}}, {Box::whole({2, 32})}, counting);
   std::vector<LoadTarget> targets;
@@ -122,6 +125,7 @@ TEST(LoadPlan, DropsColumnsOfALargerStoredTensor) {
   }
 }
 
+// Covers stored-10.
 TEST(LoadPlan, ZeroesColumnsThatASmallerStoredTensorHasNot) {
   const auto saved = saved_as({"w", DType::u8, {2, 32}}, {{{0, 0}, {1, 32}}, {{1, 0}, {1, 32}}}, counting);
   std::vector<LoadTarget> targets;
@@ -146,6 +150,7 @@ TEST(LoadPlan, ZeroesATargetBeyondTheStoredTensor) {
   EXPECT_EQ(numbers(load(saved, plan, targets)[0]), (std::vector<int>{0, 0}));
 }
 
+// Covers stored-12.
 TEST(LoadPlan, TakesEmptyTargetsAndTensorsWithoutElements) {
   const auto full = saved_as({"w", DType::u8, {2}}, {Box::whole({2})});
   const auto none = saved_as({"w", DType::u8, {0, 3}}, {Box::whole({0, 3})});
@@ -162,6 +167,7 @@ TEST(LoadPlan, TakesEmptyTargetsAndTensorsWithoutElements) {
   EXPECT_THAT(empty_tensor->reads, IsEmpty());
 }
 
+// Covers stored-8.
 TEST(LoadPlan, NamesTheKeyThatTheCheckpointDoesNotHave) {
   const auto saved = saved_as({"w", DType::u8, {2}}, {Box::whole({2})});
 
@@ -171,6 +177,7 @@ TEST(LoadPlan, NamesTheKeyThatTheCheckpointDoesNotHave) {
             "the checkpoint has no tensor 'ww'");
 }
 
+// Covers stored-10.
 TEST(LoadPlan, NamesBothShapesOfATensorThatDiffers) {
   const auto saved = saved_as({"w", DType::u8, {2, 3}}, {Box::whole({2, 3})});
 

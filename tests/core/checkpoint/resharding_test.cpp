@@ -80,6 +80,7 @@ struct Reshard {
 class UnevenSharding : public testing::TestWithParam<Reshard> {};
 
 // The stored tensor holds, at every element, the number of the rank that will read it.
+// Covers uneven-2, save-6, stored-14, stored-15.
 TEST_P(UnevenSharding, EveryRankReceivesItsOwnNumber) {
   const auto& [source, destination] = GetParam();
   ASSERT_EQ(total(source), total(destination));
@@ -147,6 +148,7 @@ std::vector<std::int64_t> column_piece(std::int64_t columns, std::int64_t piece)
   return read(stored, {{0, piece * columns}, {2, columns}});
 }
 
+// Covers stored-10.
 TEST(ShapeMismatch, ASmallerRequestLeavesTheRestOut) {
   for (std::int64_t piece = 0; piece < 4; ++piece) {
     std::vector<std::int64_t> expected;
@@ -157,6 +159,7 @@ TEST(ShapeMismatch, ASmallerRequestLeavesTheRestOut) {
   }
 }
 
+// Covers stored-10.
 TEST(ShapeMismatch, ALargerRequestIsZeroBeyondTheStoredTensor) {
   EXPECT_EQ(column_piece(9, 2), (std::vector<std::int64_t>{18, 19, 20, 21, 22, 23, 24, 25, 26, 50, 51, 52, 53,
                                                            54, 55, 56, 57, 58}));
@@ -170,6 +173,7 @@ ShardedTensor request(Shape shape, const std::vector<RankOffset>& offsets, std::
       .value();
 }
 
+// Covers uneven-3, stored-5.
 TEST(Resharding, APartitionOverTwoAxesIsReadWholeAndByRows) {
   std::vector<Part> stored;
   for (std::int64_t row = 0; row < 2; ++row) {
@@ -183,6 +187,7 @@ TEST(Resharding, APartitionOverTwoAxesIsReadWholeAndByRows) {
   EXPECT_EQ(read(stored, request({1, 4}, {{0, 1, 2}}).box()), (std::vector<std::int64_t>{4, 5, 6, 7}));
 }
 
+// Covers stored-5.
 TEST(Resharding, AStoredTensorIsReadAsSlicesOfAPrependedAxisAndBack) {
   const Shape shape{4, 5, 80};
   const std::vector<Part> whole{counted(shape, request({4, 5, 80}, {}).box())};

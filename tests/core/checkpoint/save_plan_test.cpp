@@ -52,6 +52,7 @@ Box row(std::int64_t offset, std::int64_t extent) {
   return {{offset}, {extent}};
 }
 
+// Covers save-10.
 TEST(SavePlan, DistributesOverTheWorldAsMegatronDoes) {
   std::vector<SaveStructure> structures(8);
   for (std::int64_t rank = 0; rank < 8; ++rank) {
@@ -72,6 +73,7 @@ TEST(SavePlan, DistributesOverTheWorldAsMegatronDoes) {
                                    ElementsAre("B(120)", "E"), ElementsAre("B(140)")));
 }
 
+// Covers save-10.
 TEST(SavePlan, DistributesOverADataParallelGroupAsMegatronDoes) {
   std::vector<SaveStructure> first(4);
   std::vector<SaveStructure> second(4);
@@ -199,12 +201,14 @@ TEST(SavePlan, RefusesATensorWithTwoHomes) {
               HasSubstr("rank 1 and rank 3 both store a tensor of their own as 'w'"));
 }
 
+// Covers stored-12.
 TEST(SavePlan, TakesRanksWithoutPiecesAndWorldsWithoutTensors) {
   EXPECT_TRUE(plan_save({}).has_value());
   EXPECT_THAT(plan_save(views_of({{}, {}})).value().assigned, ElementsAre(IsEmpty(), IsEmpty()));
   EXPECT_THAT(plan_files({}, {}, Rank{3}), IsEmpty());
 }
 
+// Covers save-6.
 TEST(PlanFiles, PutsTheSecondPartOfATensorIntoASecondFile) {
   auto structure = holding({"a", DType::u8, {6}}, {row(0, 2), row(2, 2), row(4, 2)});
   give(structure, {"b", DType::u8, {3}}, {row(0, 1), row(1, 2)});

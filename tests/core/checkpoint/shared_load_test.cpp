@@ -55,6 +55,7 @@ Need need_of(const Manifest& manifest, const SharedTargets& targets) {
   return need;
 }
 
+// Covers save-13, save-15.
 RC_GTEST_PROP(SharedLoad, ReadsEveryShardOnceAtARankThatNeedsItForAllThatDo, ()) {
   const auto job = any_job();
   const auto saved = save(job.structures, plan_save(views_of(job.structures)).value());
@@ -100,6 +101,7 @@ RC_GTEST_PROP(SharedLoad, ReadsEveryShardOnceAtARankThatNeedsItForAllThatDo, ())
   RC_ASSERT(plan.bytes == bytes);
 }
 
+// Covers save-13.
 TEST(SharedLoad, GivesEachRankNoMoreThanItsPartOfAShardThatTwoNeed) {
   const auto saved = two_tensors();
   const SharedTargets targets{{target("b", 0, 8)}, {{target("a", 0, 2)}, {target("a", 2, 8)}}};

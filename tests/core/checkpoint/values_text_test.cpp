@@ -5,6 +5,7 @@
 namespace troupe::core {
 namespace {
 
+// Covers save-14, stored-9.
 TEST(ObjectsText, IsReadBackWithItsTypes) {
   const std::vector<ManifestObject> objects{{"rng", {2, 4}, {1, 3}, Value::tuple({1, "ä"})},
                                             {"", {}, {}, 0.5}};

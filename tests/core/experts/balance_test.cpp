@@ -86,6 +86,7 @@ TEST(Balance, GradientsAgreeWithFiniteDifferences) {
 }
 
 // The reference's own case: counts 0 and 2 at a rate of a quarter.
+// Covers reduce-6.
 TEST(Balance, ABiasGoesUpByTheRateWhereFewTokensWent) {
   std::vector<float> bias = {0, 0};
   update_expert_bias(bias, std::vector<std::int64_t>{0, 2}, 0.25);

@@ -113,6 +113,7 @@ constexpr std::string_view kObjects =
     "52948c0161944b01738c07706174686c6962948c0d50757265506f736978506174689493948c01789485945294"
     "8c086172677061727365948c094e616d6573706163659493942981947d948c026c72944b027362652e";
 
+// Covers save-30.
 TEST(Pickle, KeepsObjectsAsDataWithItemsAndState) {
   const auto bytes = bytes_of_hex(kObjects);
   const auto document = parsed(bytes);
@@ -156,6 +157,7 @@ TEST(Pickle, NamesTheOpcodeThatItDoesNotRun) {
   EXPECT_THAT(refusal(bytes_of({0x80, 4, 0xff})), HasSubstr("no opcode (0xff) at byte 2"));
 }
 
+// Covers save-30.
 TEST(Pickle, RunsExactlyTheOpcodesOfCheckpoints) {
   // Every opcode that the machine knows complains about its operands or runs; the others are refused as such.
   const std::string_view known =

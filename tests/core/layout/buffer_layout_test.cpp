@@ -11,6 +11,7 @@ namespace {
 using Buckets = std::vector<BucketPlace>;
 using Parameters = std::vector<ParameterPlace>;
 
+// Covers layout-1, layout-2.
 TEST(LayoutArithmetic, RoundsUpToADivisor) {
   EXPECT_EQ(round_up(128, 64), 128);
   EXPECT_EQ(round_up(65, 64), 128);
@@ -20,6 +21,7 @@ TEST(LayoutArithmetic, RoundsUpToADivisor) {
   EXPECT_EQ(round_up(64, 64), 64);
 }
 
+// Covers layout-3, layout-4, layout-5.
 TEST(LayoutArithmetic, BucketEndsDivideByTheShardsAndByTheAlignment) {
   for (int shards = 1; shards <= 128; shards *= 2) EXPECT_EQ(bucket_divisor(shards, false), 128);
   EXPECT_EQ(bucket_divisor(3, false), 384);
@@ -34,6 +36,7 @@ TEST(LayoutArithmetic, BucketEndsDivideByTheShardsAndByTheAlignment) {
   EXPECT_EQ(round_up(128, bucket_divisor(2, false)), 128);
 }
 
+// Covers layout-11.
 TEST(PlainLayout, OneBucketWithoutABucketSize) {
   const auto layout = plain_layout(sizes({10000, 2500}), {}).value();
 
@@ -42,12 +45,14 @@ TEST(PlainLayout, OneBucketWithoutABucketSize) {
   EXPECT_EQ(layout.elements, 12500);
 }
 
+// Covers layout-12.
 TEST(PlainLayout, ABucketClosesWithTheParameterThatReachesItsSize) {
   const auto layout = plain_layout(sizes({10000, 10000, 10000}), {.bucket_size = 15000}).value();
 
   EXPECT_EQ(layout.buckets, (Buckets{{0, 20000, 20000}, {20000, 30000, 10000}}));
 }
 
+// Covers layout-13, layout-14.
 TEST(PlainLayout, HasNoPadding) {
   const auto layout = plain_layout(sizes({97, 103}), {}).value();
 
@@ -61,6 +66,7 @@ TEST(PlainLayout, OfNothingIsEmpty) {
   EXPECT_EQ(layout, BufferLayout{});
 }
 
+// Covers layout-20, layout-21.
 TEST(PaddedLayout, StartsParametersAt64AndEndsBucketsAtTheDivisor) {
   const auto layout = padded_layout(sizes({5000, 5000, 5000}), {.bucket_size = 8000, .shards = 2}).value();
 
@@ -69,6 +75,7 @@ TEST(PaddedLayout, StartsParametersAt64AndEndsBucketsAtTheDivisor) {
   EXPECT_EQ(layout.elements, 15232);
 }
 
+// Covers layout-18, layout-22.
 TEST(PaddedLayout, ASharedEmbeddingHasABucketOfItsOwn) {
   const auto parameters = with_shared(sizes({5000, 5000, 5000, 5000}), 3);
 
@@ -79,6 +86,7 @@ TEST(PaddedLayout, ASharedEmbeddingHasABucketOfItsOwn) {
   EXPECT_EQ(layout.buckets, (Buckets{{0, 5120, 5000}, {5120, 15232, 10056}, {15232, 20352, 5000}}));
 }
 
+// Covers layout-19.
 TEST(PaddedLayout, ASharedEmbeddingThatComesLastInTheBackwardClosesTheBucketBeforeIt) {
   const LayoutOptions options{.shards = 2};
 
@@ -89,6 +97,7 @@ TEST(PaddedLayout, ASharedEmbeddingThatComesLastInTheBackwardClosesTheBucketBefo
   EXPECT_EQ(first.buckets, (Buckets{{0, 1024, 1024}, {1024, 2048, 1000}}));
 }
 
+// Covers layout-15.
 TEST(PaddedLayout, HolesInsideABucketCountAsContent) {
   const auto layout = padded_layout(sizes({97, 103}), {.shards = 2}).value();
 
@@ -96,6 +105,7 @@ TEST(PaddedLayout, HolesInsideABucketCountAsContent) {
   EXPECT_EQ(layout.buckets, (Buckets{{0, 256, 225}}));
 }
 
+// Covers buffer-2.
 TEST(PaddedLayout, SmallWeightAndBiasFillOneAlignment) {
   for (int shards = 1; shards <= 128; shards *= 2) {
     const auto layout = padded_layout(sizes({16, 4}), {.shards = shards}).value();
@@ -105,12 +115,14 @@ TEST(PaddedLayout, SmallWeightAndBiasFillOneAlignment) {
   }
 }
 
+// Covers layout-17.
 TEST(PaddedLayout, BusBandwidthPaddingRaisesBucketEnds) {
   const auto layout = padded_layout(sizes({1000}), {.shards = 2, .pad_for_bus_bandwidth = true}).value();
 
   EXPECT_EQ(layout.buckets, (Buckets{{0, 65536, 1000}}));
 }
 
+// Covers layout-25.
 TEST(PaddedLayout, DenseAndExpertBuffersPadToTheirOwnGroups) {
   const auto dense = padded_layout(sizes({1000}), {.shards = 3}).value();
   const auto expert = padded_layout(sizes({1000}), {.shards = 256}).value();
@@ -119,6 +131,7 @@ TEST(PaddedLayout, DenseAndExpertBuffersPadToTheirOwnGroups) {
   EXPECT_EQ(expert.elements, 1024);
 }
 
+// Covers layout-23.
 TEST(PaddedLayout, EqualsThePlainOneWhereNoPaddingIsNeeded) {
   const auto parameters = sizes({640, 1280, 960});
 
@@ -142,6 +155,7 @@ struct BucketSizes {
 class TenLayersOf95 : public testing::TestWithParam<BucketSizes> {};
 
 // Ten layers of 95 x 95, with or without a bias of 95.
+// Covers buffer-1.
 TEST_P(TenLayersOf95, HaveTheReferenceBuckets) {
   const auto& test = GetParam();
   std::vector<LayoutParameter> parameters;
@@ -213,6 +227,7 @@ INSTANTIATE_TEST_SUITE_P(PlainWithBias, TenLayersOf95,
                                              20000, false, true, {{3, 27360}, {1, 9120}}, {27360, 9120}}),
                          testing::PrintToStringParamName());
 
+// Covers buffer-2.
 TEST(Ownership, FourRangesOfAParameterThatTwoShardsShare) {
   const auto layout = padded_layout(sizes({5000, 5000, 5000}), {.bucket_size = 8000, .shards = 2}).value();
 
@@ -228,6 +243,7 @@ TEST(Ownership, FourRangesOfAParameterThatTwoShardsShare) {
                                                 .in_parameter = {2560, 5000}}));
 }
 
+// Covers buffer-2.
 TEST(Ownership, AShardWithoutElementsOfAParameterOwnsNothing) {
   const auto layout = padded_layout(sizes({5000, 5000, 5000}), {.bucket_size = 8000, .shards = 2}).value();
 

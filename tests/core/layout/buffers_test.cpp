@@ -7,6 +7,7 @@
 namespace troupe::core {
 namespace {
 
+// Covers whole-1, whole-2.
 TEST(WholeParameter, OptimizersTakeMatricesThatAreNotExcluded) {
   EXPECT_TRUE(is_whole_parameter({}));
   EXPECT_FALSE(is_whole_parameter({.excluded = true}));

@@ -81,6 +81,7 @@ void check_shared_alone(const AnyCase& test, const BufferLayout& layout) {
   }
 }
 
+// Covers layout-13.
 RC_GTEST_PROP(PlainLayout, IsDenseAndInReverseOrder, ()) {
   const AnyCase test = any_case();
 
@@ -96,6 +97,7 @@ RC_GTEST_PROP(PlainLayout, IsDenseAndInReverseOrder, ()) {
   RC_ASSERT(next == layout.elements);
 }
 
+// Covers layout-2, layout-16.
 RC_GTEST_PROP(PaddedLayout, OwnsEveryElementOnceAndIsAligned, ()) {
   const AnyCase test = any_case();
 
@@ -112,6 +114,7 @@ RC_GTEST_PROP(PaddedLayout, OwnsEveryElementOnceAndIsAligned, ()) {
   }
 }
 
+// Covers layout-20.
 RC_GTEST_PROP(PaddedLayout, BucketsCloseWithTheParameterThatReachesTheSize, ()) {
   const AnyCase test = any_case();
   RC_PRE(test.options.bucket_size.has_value());
@@ -126,6 +129,7 @@ RC_GTEST_PROP(PaddedLayout, BucketsCloseWithTheParameterThatReachesTheSize, ()) 
   }
 }
 
+// Covers whole-6.
 RC_GTEST_PROP(WholeParameterLayout, KeepsEveryParameterInOneShard, ()) {
   const AnyCase test = any_case();
 

@@ -26,6 +26,7 @@ struct Reference {
 
 class ReferenceRowLayout : public testing::TestWithParam<Reference> {};
 
+// Covers unit-1.
 TEST_P(ReferenceRowLayout, HasTheseOffsetsAndThisSize) {
   const auto& test = GetParam();
 
@@ -48,6 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, ReferenceRowLayout,
                                          Reference{{{8, 4}}, 8, {0}, 32}),
                          shapes_of);
 
+// Covers unit-1.
 TEST(RowLayout, AWeightAndItsBiasAreCutBetweenRows) {
   const auto layout = row_aligned_layout({{16, 8}, {16}}, 2).value();
 
@@ -57,6 +59,7 @@ TEST(RowLayout, AWeightAndItsBiasAreCutBetweenRows) {
   EXPECT_EQ(local_rows(layout, 1, 1), (ElementRange{0, 16}));
 }
 
+// Covers unit-1.
 TEST(RowLayout, RemaindersOfTwoTensorsShareOneChunk) {
   // The chunk is 12. The first leaves a gap of 8 behind 16; the third's head of 8 fills its end.
   const auto layout = row_aligned_layout({{4, 4}, {4, 6}, {5, 4}}, 1).value();

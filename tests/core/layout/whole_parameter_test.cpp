@@ -26,6 +26,7 @@ int shard_of(const BufferLayout& layout, std::size_t parameter) {
   return -1;
 }
 
+// Covers whole-3.
 TEST(WholeParameterLayout, ShardSizesDivideByTheDivisor) {
   EXPECT_EQ(whole_parameter_shard_divisor(1, false), 128);
   for (const int shards : {2, 4, 8, 16}) EXPECT_EQ(whole_parameter_shard_divisor(shards, false), 64);
@@ -40,6 +41,7 @@ TEST(WholeParameterLayout, ShardSizesDivideByTheDivisor) {
   EXPECT_EQ(whole_parameter_shard_divisor(256, true), 256);
 }
 
+// Covers whole-4.
 TEST(WholeParameterLayout, EqualParametersFillTheShardsEvenly) {
   const auto layout = layout_of(sizes(std::vector<std::int64_t>(8, 256)), {.shards = 4});
 
@@ -49,6 +51,7 @@ TEST(WholeParameterLayout, EqualParametersFillTheShardsEvenly) {
   EXPECT_EQ(counts, (std::vector<int>{2, 2, 2, 2}));
 }
 
+// Covers whole-5.
 TEST(WholeParameterLayout, ARemainderBecomesPadding) {
   const auto layout = layout_of(sizes(std::vector<std::int64_t>(5, 256)), {.shards = 4});
 
@@ -58,6 +61,7 @@ TEST(WholeParameterLayout, ARemainderBecomesPadding) {
   EXPECT_EQ(counts, (std::vector<int>{2, 1, 1, 1}));
 }
 
+// Covers whole-12, whole-13.
 TEST(WholeParameterLayout, ABucketAbsorbsAParameterThatFitsIntoItsPadding) {
   const LayoutOptions options{.bucket_size = 1280, .shards = 4};
 
@@ -65,6 +69,7 @@ TEST(WholeParameterLayout, ABucketAbsorbsAParameterThatFitsIntoItsPadding) {
   EXPECT_EQ(layout_of(sizes(std::vector<std::int64_t>(8, 256)), options).buckets, (Buckets{{0, 2048, 2048}}));
 }
 
+// Covers whole-14.
 TEST(WholeParameterLayout, MixedSizesMayAbsorbIntoALargerBucket) {
   // Registered in the reverse of the order in which the walk meets them.
   const auto layout = layout_of(sizes({192, 128, 128, 256, 192, 192}), {.bucket_size = 448, .shards = 2});
@@ -72,6 +77,7 @@ TEST(WholeParameterLayout, MixedSizesMayAbsorbIntoALargerBucket) {
   EXPECT_EQ(layout.buckets, (Buckets{{0, 1024, 896}, {1024, 1408, 192}}));
 }
 
+// Covers whole-8.
 TEST(WholeParameterLayout, ALargeParameterKeepsAShardForItself) {
   const auto layout = layout_of(sizes({128, 128, 128, 1024}), {.shards = 4});
 
@@ -81,6 +87,7 @@ TEST(WholeParameterLayout, ALargeParameterKeepsAShardForItself) {
   EXPECT_EQ(used.size(), 4U);
 }
 
+// Covers whole-9.
 TEST(WholeParameterLayout, ASharedEmbeddingIsAloneInShardZero) {
   const auto layout = layout_of(with_shared(sizes({128, 128, 128, 128, 128}), 0), {.shards = 2});
 
@@ -88,6 +95,7 @@ TEST(WholeParameterLayout, ASharedEmbeddingIsAloneInShardZero) {
   EXPECT_EQ(layout.parameters[0], (ParameterPlace{512, 640, 1}));
 }
 
+// Covers whole-10.
 TEST(WholeParameterLayout, ASharedEmbeddingFitsIntoItsShardWithManyShards) {
   for (const int shards : {2, 4, 8}) {
     const auto layout = layout_of(with_shared(sizes({1024}), 0), {.shards = shards});
@@ -97,12 +105,14 @@ TEST(WholeParameterLayout, ASharedEmbeddingFitsIntoItsShardWithManyShards) {
   }
 }
 
+// Covers whole-11.
 TEST(WholeParameterLayout, TheBucketSizeMakesSeveralBuckets) {
   const auto layout = layout_of(sizes(std::vector<std::int64_t>(8, 256)), {.bucket_size = 512, .shards = 2});
 
   EXPECT_EQ(layout.buckets, (Buckets{{0, 512, 512}, {512, 1024, 512}, {1024, 1536, 512}, {1536, 2048, 512}}));
 }
 
+// Covers whole-6, whole-7, whole-18, whole-23.
 TEST(WholeParameterLayout, NoParameterCrossesAShardBorder) {
   const std::vector<std::pair<std::vector<std::int64_t>, int>> cases{
       {{100, 200, 100, 200, 100}, 2},
@@ -124,6 +134,7 @@ TEST(WholeParameterLayout, NoParameterCrossesAShardBorder) {
   }
 }
 
+// Covers whole-15, whole-16.
 TEST(WholeParameterLayout, BucketEndsAreAlignedOverTheWholeBuffer) {
   for (const int shards : {2, 4, 8}) {
     const auto elements = std::vector<std::int64_t>(static_cast<std::size_t>(2 * shards), 333);
@@ -136,6 +147,7 @@ TEST(WholeParameterLayout, BucketEndsAreAlignedOverTheWholeBuffer) {
   }
 }
 
+// Covers whole-17.
 TEST(WholeParameterLayout, InsideAShardParametersLieInBackwardOrder) {
   const auto layout = layout_of(sizes(std::vector<std::int64_t>(6, 128)), {.shards = 2});
 
@@ -154,6 +166,7 @@ double imbalance(const std::vector<double>& costs) {
   return *std::max_element(costs.begin(), costs.end()) / (total / static_cast<double>(costs.size()));
 }
 
+// Covers whole-21.
 TEST(WholeParameterLayout, MatricesAreBalancedByComputeNotBySize) {
   const std::vector<LayoutParameter> parameters{matrix(64, 256, 64), matrix(64, 256, 64), matrix(64, 256, 64),
                                                 matrix(128, 1024),   matrix(256, 256),    matrix(256, 256),
@@ -173,6 +186,7 @@ TEST(WholeParameterLayout, MatricesAreBalancedByComputeNotBySize) {
   EXPECT_LT(imbalance(costs), 1.5);
 }
 
+// Covers whole-22.
 TEST(WholeParameterLayout, CostlyMatricesOfSeveralBucketsLandOnDifferentShards) {
   std::vector<LayoutParameter> parameters;
   for (int bucket = 0; bucket < 4; ++bucket) {

@@ -99,6 +99,7 @@ struct Refused {
 };
 
 /// Each changes what the model computes, and none has a field.
+// Covers ranks-24.
 TEST(FromHuggingFace, RefusesByNameWhatChangesTheMathsAndHasNoField) {
   const std::vector<Refused> cases{
       {"Qwen2.5-7B", "hidden_act", R"("gelu")"},
@@ -139,6 +140,7 @@ TEST(FromHuggingFace, TakesAnUnknownKeyOnlyWhenItIsIgnored) {
   EXPECT_EQ(convert(config, options), convert(published("Qwen3-8B")));
 }
 
+// Covers ranks-24.
 TEST(FromHuggingFace, RefusesWhatIsNotOneKnownArchitecture) {
   const auto config = published("Qwen3-8B");
 

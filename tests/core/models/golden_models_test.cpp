@@ -34,6 +34,7 @@ void PrintTo(const Golden& golden, std::ostream* out) {
 
 class GoldenModel : public testing::TestWithParam<Golden> {};
 
+// Covers ranks-22.
 TEST_P(GoldenModel, HasTheFieldsThatAllModelsHave) {
   const auto& golden = GetParam();
 
@@ -63,6 +64,7 @@ TEST_P(GoldenModel, HasTheFieldsThatAllModelsHave) {
   EXPECT_FALSE(model.builder.share_embeddings_and_output_weights);
 }
 
+// Covers ranks-22.
 TEST_P(GoldenModel, HasTheFieldsOfTheMesh) {
   const auto config = convert(published(GetParam().model), cut_in_two()).transformer;
 
@@ -173,6 +175,7 @@ TEST(GoldenModels, GivesQwen3ItsExperts) {
   EXPECT_TRUE(model.builder.freeze_moe_router);
 }
 
+// Covers ranks-23.
 TEST(GoldenModels, GivesMixtralRoutingThatRenormalises) {
   const auto model = convert(published("Mixtral-8x7B"));
 
@@ -244,6 +247,7 @@ TEST(GoldenModels, TakesTheRotaryWidthForHeadDimOfDeepSeekAsItsClassDoes) {
   EXPECT_EQ(convert(published("DeepSeek-V3"), options).transformer.kv_channels, 64);
 }
 
+// Covers ranks-23.
 TEST(GoldenModels, GivesGlmItsExperts) {
   const auto model = convert(published("GLM-4.5-Air"));
 
@@ -265,6 +269,7 @@ TEST(GoldenModels, GivesGlmItsExperts) {
   EXPECT_EQ(model.builder.rotary_percent, 0.5);
 }
 
+// Covers ranks-23.
 TEST(GoldenModels, GivesMiMoTheLayerForAnotherToken) {
   const auto config = convert(published("MiMo-7B")).transformer;
 
@@ -272,6 +277,7 @@ TEST(GoldenModels, GivesMiMoTheLayerForAnotherToken) {
   EXPECT_EQ(config.mtp_loss_scaling_factor, 0.1);
 }
 
+// Covers ranks-23.
 TEST(GoldenModels, GivesQwen25VlItsFixedTower) {
   ConvertOptions options;
   options.virtual_pipeline = 2;

@@ -158,6 +158,7 @@ double relative_norm(const std::vector<double>& found, const std::vector<double>
 
 class Ranks : public testing::TestWithParam<int> {};
 
+// Covers ranks-6, ranks-7.
 TEST_P(Ranks, GiveTheEntropyOfTheWholeVocabulary) {
   const VocabParallel job(16, 155136, GetParam(), 1);
   const auto reference = job.reference();
@@ -166,6 +167,7 @@ TEST_P(Ranks, GiveTheEntropyOfTheWholeVocabulary) {
   EXPECT_LE(relative_norm(job.gradient(true), reference.entropy_gradient), 1e-6);
 }
 
+// Covers ranks-9.
 TEST_P(Ranks, GiveLogProbabilitiesOfTheWholeVocabulary) {
   const VocabParallel job(16, 5003, GetParam(), 3);  // columns that do not divide
   const auto reference = job.reference();
@@ -174,6 +176,7 @@ TEST_P(Ranks, GiveLogProbabilitiesOfTheWholeVocabulary) {
   EXPECT_LE(relative_norm(job.gradient(false), reference.log_probability_gradient), 1e-6);
 }
 
+// Covers ranks-9.
 TEST_P(Ranks, StayFiniteForExtremeLogits) {
   const VocabParallel job(16, 1001, GetParam(), 1e4);
   const auto reference = job.reference();
@@ -186,6 +189,7 @@ TEST_P(Ranks, StayFiniteForExtremeLogits) {
   EXPECT_LE(relative_norm(job.gradient(false), reference.log_probability_gradient), 1e-6);
 }
 
+// Covers ranks-9.
 TEST_P(Ranks, TakeBf16) {
   const VocabParallel job(16, 1001, GetParam(), 2, DType::bf16);
   const auto reference = job.reference();
@@ -197,6 +201,7 @@ TEST_P(Ranks, TakeBf16) {
 INSTANTIATE_TEST_SUITE_P(TensorParallel, Ranks, testing::Values(1, 2, 4));
 
 /// One logit is moved by a small step both ways, in fp64.
+// Covers ranks-7.
 TEST(VocabEntropy, HasTheGradientThatDifferencesHave) {
   constexpr std::int64_t kColumns = 7;
   const std::vector<float> x{0.5F, -1.25F, 2.0F, 0.0F, 3.5F, -0.75F, 1.0F};

@@ -125,6 +125,7 @@ TEST(WeightMap, InterleavesQueriesKeysAndValuesByGroup) {
 }
 
 /// With fewer groups than ranks the rows of the same matrix are cut, and no key is copied.
+// Covers ranks-26.
 TEST(PlanShards, CutsRowsOfTheWholeMatrixWhenThereAreFewerGroupsThanRanks) {
   const auto model = tiny(
       "Qwen2.5-7B", {.layers = 1, .hidden = 8, .heads = 4, .groups = 1, .head_dim = 2, .mesh = {.tp = 4}});
@@ -183,6 +184,7 @@ TEST(PlanShards, CountsLayersAndExpertsAnewInEveryPart) {
   FAIL() << "the expert is not where it should be";
 }
 
+// Covers ranks-26.
 TEST(PlanShards, CopiesATiedEmbeddingToTheLastStage) {
   auto model = tiny("Qwen2.5-7B", {.mesh = {.pp = 2}});
   model.builder.share_embeddings_and_output_weights = true;
@@ -199,6 +201,7 @@ TEST(PlanShards, CopiesATiedEmbeddingToTheLastStage) {
   EXPECT_EQ(execute(invert(plan), shards), inputs);
 }
 
+// Covers model-5, ranks-26.
 TEST(PlanShards, PadsTheVocabularyWithZerosAndCutsThemAgain) {
   const auto model = tiny(
       "Qwen2.5-7B", {.hidden = 2, .heads = 2, .groups = 2, .head_dim = 1, .vocab = 5, .mesh = {.tp = 2}});
@@ -306,6 +309,7 @@ const std::vector<std::string>& all_models() {
   return kModels;
 }
 
+// Covers ranks-25.
 RC_GTEST_PROP(WeightPlan, ComesBackAsItWasForEveryArchitectureSizeAndMesh, ()) {
   const auto& name = *rc::gen::elementOf(all_models());
   const auto tp = *rc::gen::element(1, 2, 4);

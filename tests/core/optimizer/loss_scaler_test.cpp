@@ -70,6 +70,7 @@ TEST(LossScaler, NeverFallsBelowTheMinimum) {
 }
 
 /// As Megatron-Core's DynamicGradScaler: growing alone gives the tolerance back.
+// Covers shard-10.
 TEST(LossScaler, ToleratesAsManyOverflowsAsTheHysteresisSaysUntilItGrows) {
   auto settings = dynamic();
   settings.hysteresis = 2;

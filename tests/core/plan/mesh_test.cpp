@@ -61,6 +61,7 @@ TEST(Mesh, ContextParallelRanksStandBetweenTensorAndData) {
   EXPECT_EQ(mesh.groups(GroupKind::dp_cp), groups_of({{0, 2, 4, 6}, {1, 3, 5, 7}}));
 }
 
+// Covers reduce-11.
 TEST(Mesh, ExpertsFoldDataAndContextRanks) {
   const Mesh mesh = mesh_of({.tp = 2, .ep = 2, .dp = 4});
 

@@ -46,6 +46,7 @@ TEST(Placement, ReductionsGoOutwardsAndGathersInwards) {
   EXPECT_FALSE(redistributions({P}, {R, R}));
 }
 
+// Covers uneven-6, unit-2.
 TEST(Placement, TheInnermostAxisCutsFirst) {
   // Two axes of sizes 2 (outer) and 3: offset = inner * 12/3 + outer * 12/6.
   EXPECT_EQ(local_range(12, {F, F}, {2, 3}, {1, 2}).value(), (ElementRange{10, 12}));
@@ -54,6 +55,7 @@ TEST(Placement, TheInnermostAxisCutsFirst) {
   EXPECT_EQ(local_range(12, {R, P}, {2, 3}, {1, 1}).value(), (ElementRange{0, 12}));
 }
 
+// Covers unit-10.
 TEST(Placement, WrongLocalRangesAreErrors) {
   EXPECT_FALSE(local_range(12, {F, R}, {2, 3}, {1, 1}));
   EXPECT_FALSE(local_range(12, {F}, {5}, {0}));
@@ -61,6 +63,7 @@ TEST(Placement, WrongLocalRangesAreErrors) {
   EXPECT_FALSE(local_range(12, {F}, {2, 3}, {1}));
 }
 
+// Covers uneven-6, unit-10.
 RC_GTEST_PROP(Placement, ShardsOfTwoFlatAxesTileTheBuffer, ()) {
   const int outer = *rc::gen::inRange(1, 6);
   const int inner = *rc::gen::inRange(1, 6);
@@ -84,6 +87,7 @@ TEST(Strategy, NamesComeBack) {
   EXPECT_FALSE(strategy_from_name("zero4"));
 }
 
+// Covers uneven-2.
 TEST(PartOf, LengthsDifferByOneElementWhereShardsDoNotDivide) {
   const Placements flat{Placement::flat_shard};
 
@@ -92,6 +96,7 @@ TEST(PartOf, LengthsDifferByOneElementWhereShardsDoNotDivide) {
   EXPECT_EQ(part_of({10, 17}, flat, {3}, {2}), (ElementRange{15, 17}));
 }
 
+// Covers unit-2.
 TEST(PartOf, TheInnerAxisCutsFirst) {
   const Placements both{Placement::flat_shard, Placement::flat_shard};
 

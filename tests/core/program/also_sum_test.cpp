@@ -87,6 +87,7 @@ std::size_t sum_of_unit(const std::vector<ProgramEntry>& entries, int unit) {
   return static_cast<std::size_t>(found - entries.begin());
 }
 
+// Covers finish-6.
 TEST(AlsoSum, ComesOncePerStepAfterTheLastReductionOnEveryMesh) {
   for (const auto strategy : kStrategies) {
     for (const auto numerics : {Numerics::ordered, Numerics::fast}) {
@@ -119,6 +120,7 @@ TEST(AlsoSum, ComesOncePerStepAfterTheLastReductionOnEveryMesh) {
   }
 }
 
+// Covers finish-6.
 TEST(AlsoSum, IsOfWhatARankOwnsAndComesBeforeTheOthersGetIt) {
   EXPECT_THAT(
       gradient_launches(Pairs(Strategy::ddp).programs[0], 1),
@@ -168,6 +170,7 @@ TEST(AlsoSum, IsCountedInTrafficAndMemory) {
   EXPECT_THAT(core::lines(in_parts), Contains(HasSubstr("chunk=30 after")));
 }
 
+// Covers finish-15.
 TEST(AlsoSum, ThatIsMissingDoubledOrOutOfOrderIsNamed) {
   Pairs missing(Strategy::zero1);
   change_last_round(missing.programs[3], [](auto& entries) {
@@ -208,6 +211,7 @@ TEST(AlsoSum, ThatIsMissingDoubledOrOutOfOrderIsNamed) {
 }
 
 /// Ranks that own the same must have laid it out alike.
+// Covers finish-14.
 TEST(AlsoSum, OfAnotherLayoutOnOneMemberIsAMismatch) {
   Pairs pairs(Strategy::zero1);
   change_last_round(pairs.programs[1], [](auto& entries) { entries[sum_of_unit(entries, 1)].elements += 2; });

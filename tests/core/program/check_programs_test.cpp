@@ -80,6 +80,7 @@ TEST(CheckPrograms, EveryStrategyPasses) {
   }
 }
 
+// Covers beyond-10.
 TEST(CheckPrograms, NamesTwoEntriesOfOneRankThatChangedPlaces) {
   WholeJob job({.strategy = Strategy::zero2});
   change(job.programs[1], [](auto& entries) {
@@ -116,6 +117,7 @@ TEST(CheckPrograms, NamesTheFieldInWhichTwoEntriesDiffer) {
   EXPECT_EQ(spoilt([](auto& entry) { entry.chunk = 7; }), met + "chunk: 0 and 7");
 }
 
+// Covers beyond-10.
 TEST(CheckPrograms, ADifferingLayoutIsNamedByItsEntry) {
   // One rank pads its units for 4 shards, the other for 2.
   WholeJob job({.strategy = Strategy::zero3});
@@ -227,6 +229,7 @@ TEST(CheckPrograms, OperationsOfTheTrainersOwnPassWithEveryStrategyInEveryRound)
   }
 }
 
+// Covers beyond-11.
 TEST(CheckPrograms, OperationsInOtherOrdersOnTwoGroupsAreACircle) {
   auto job = square();
   for (const std::size_t rank : {1U, 2U}) {

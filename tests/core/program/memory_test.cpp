@@ -21,6 +21,7 @@ TEST(ProgramMemory, OfReplicasIsAllOfEverything) {
                                    .checks = 4 * kSquares + 8}));
 }
 
+// Covers shard-1, unit-40, unit-43.
 TEST(ProgramMemory, FollowsThePlacements) {
   const auto of = [](Strategy strategy) { return memory_of(program_of({.strategy = strategy, .ranks = 4})); };
 
@@ -41,6 +42,7 @@ TEST(ProgramMemory, FollowsThePlacements) {
 }
 
 /// optimizer state / (inner * outer) + (gradients + weights) / inner
+// Covers beyond-6.
 TEST(ProgramMemory, OfFullHybridShardingCutsTheOptimizerOnBothAxes) {
   const auto memory = memory_of(program_of({.strategy = Strategy::hfsdp, .ranks = 8, .outer = 2}));
 

@@ -20,6 +20,7 @@ struct Expected {
 
 class OverlapOf : public testing::TestWithParam<Expected> {};
 
+// Covers unit-44.
 TEST_P(OverlapOf, FourUnitsAndTwoMicrobatchesIsAsMegatronMeasuresIt) {
   for (const bool separate : {false, true}) {
     for (const int ranks : {2, 4, 8}) {
@@ -51,6 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::PrintToStringParamName());
 
 // hsdp_defers_dp_outer_allreduce: two children and a root, three microbatches.
+// Covers unit-21.
 TEST(Overlap, HybridShardingReducesAcrossReplicasInTheLastRoundOnly) {
   const auto counts =
       overlap_of(program_of({.strategy = Strategy::hsdp, .ranks = 4, .outer = 2, .units = 3, .rounds = 3}));
@@ -60,6 +62,7 @@ TEST(Overlap, HybridShardingReducesAcrossReplicasInTheLastRoundOnly) {
 }
 
 // hfsdp_reduce_scatters_dp_outer
+// Covers unit-22.
 TEST(Overlap, HybridFullShardingScattersAcrossReplicasInstead) {
   const auto counts =
       overlap_of(program_of({.strategy = Strategy::hfsdp, .ranks = 4, .outer = 2, .units = 3, .rounds = 3}));
@@ -79,6 +82,7 @@ TEST(Overlap, HybridFullShardingPublishesShardsAheadOfTheFirstGather) {
 }
 
 // symmetric_memory matches_default_and_profiles_nccl: two layers, m microbatches, per step.
+// Covers unit-46.
 TEST(Overlap, FullShardingGathersTwiceForEachReduction) {
   for (const int rounds : {1, 3}) {
     const auto counts = overlap_of(program_of({.units = 2, .rounds = rounds}));

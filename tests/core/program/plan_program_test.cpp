@@ -24,6 +24,7 @@ Program on_one_stream(const SomeJob& job) {
   return plan_program(inputs, std::vector<int>(inputs.domains[0].sizes.size(), 0)).value();
 }
 
+// Covers buffer-6.
 TEST(PlanProgram, OfReplicasReducesInTheLastRound) {
   const auto program = on_one_stream({.strategy = Strategy::ddp, .units = 3, .rounds = 2});
 
@@ -34,6 +35,7 @@ TEST(PlanProgram, OfReplicasReducesInTheLastRound) {
                    "end:", verdict(2)}));
 }
 
+// Covers buffer-6, unit-29.
 TEST(PlanProgram, OfAShardedOptimizerPublishesInForwardOrder) {
   const auto program = on_one_stream({.strategy = Strategy::zero1, .units = 3});
 
@@ -46,6 +48,7 @@ TEST(PlanProgram, OfAShardedOptimizerPublishesInForwardOrder) {
                    "counts=even 2x512 after 'update of unit 0' before 'next_forward of unit 0'"}));
 }
 
+// Covers unit-11.
 TEST(PlanProgram, OfFullShardingGathersForForwardAndBackwardAndReducesEachRound) {
   const auto program = on_one_stream({.strategy = Strategy::zero3, .units = 2});
   const auto gather = [](int unit, const std::string& phase, const std::string& after) {
@@ -153,6 +156,7 @@ TEST(PlanProgram, OfOrderedReplicasGathersTheReducedParts) {
                    "counts=table 1x334,2x333"}));
 }
 
+// Covers layout-8, adapter-3.
 TEST(PlanProgram, ExpertTensorsHaveTheirOwnGroups) {
   const Mesh mesh = Mesh::create({.ep = 2, .dp = 8, .optimizer_instances = 2}).value();
   auto inputs = inputs_of(Strategy::zero1, mesh).value();
@@ -258,6 +262,7 @@ TEST(PlanProgram, OfFastNumericsExchangesWhatANarrowWireRounds) {
   EXPECT_EQ(hsdp.back().to, (Placements{Placement::replicated, Placement::flat_shard}));
 }
 
+// Covers finish-15.
 TEST(PlanProgram, ResidentFrozenAndUnusedUnitsDoWhatTheyMust) {
   auto inputs = inputs_of(SomeJob{.units = 5});
   inputs.units[0].residency = Residency::resident;  // reduced each round, published once
@@ -299,6 +304,7 @@ TEST(PlanProgram, AUnitGathersItsFrozenTensorsAndReducesTheOthers) {
   EXPECT_EQ(gives, 1);
 }
 
+// Covers unit-39.
 TEST(PlanProgram, SlotsOfAPoolComeInTurnAndRepeatInEverySweep) {
   const auto program = program_of({.units = 3, .rounds = 2});
 

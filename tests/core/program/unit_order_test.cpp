@@ -130,6 +130,7 @@ TEST(StepClock, GoesThroughUnitsInTheirOrder) {
   EXPECT_EQ(points, expected);
 }
 
+// Covers unit-11.
 TEST(PlannedOrder, OfFullShardingGathersAheadAndReducesInIt) {
   EXPECT_EQ(launches(plan_in({.units = 3}, {{2, 0, 1}, {}})),
             (Lines{"all_gather of parameters 2.0 after round_begin in slot 0",

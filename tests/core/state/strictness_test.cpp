@@ -72,12 +72,14 @@ class StrictnessMode : public testing::TestWithParam<Mode> {
   }
 };
 
+// Covers stored-16, strict-1.
 TEST_P(StrictnessMode, AnExactRequestGoesThrough) {
   const auto verdict = judge(exact());
 
   EXPECT_EQ(verdict, (StrictnessVerdict{.dropped = Requests(2), .unexpected = Requests(2)}));
 }
 
+// Covers stored-16, strict-3, strict-4.
 TEST_P(StrictnessMode, UnexpectedKeys) {
   const Mode& mode = GetParam();
   const Requests unexpected{{"UnexpectedTenD", "UnexpectedObjD"}, {"UnexpectedTenD"}};
@@ -96,6 +98,7 @@ TEST_P(StrictnessMode, UnexpectedKeys) {
   }
 }
 
+// Covers stored-16, strict-2.
 TEST_P(StrictnessMode, MissingKeys) {
   const Mode& mode = GetParam();
 
@@ -110,6 +113,7 @@ TEST_P(StrictnessMode, MissingKeys) {
   EXPECT_EQ(message.find("ObjB, TenA") != std::string::npos, mode.missing != Report::none);
 }
 
+// Covers strict-5.
 TEST_P(StrictnessMode, UnexpectedAndMissingKeys) {
   const Mode& mode = GetParam();
 
@@ -142,6 +146,7 @@ TEST(Strictness, UnknownNamesAreRefusedWithTheKnownOnes) {
   EXPECT_EQ(name_of(Strictness::return_all), "return_all");
 }
 
+// Covers strict-5.
 TEST(Strictness, NestedNamesAreNamedInFull) {
   const Requests requests{{"UnexpectedNested.UnexpectedTenF", "NestedEmpty.UnexpectedObjH", "TenA"}};
 

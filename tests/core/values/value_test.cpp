@@ -88,6 +88,7 @@ TEST(Value, TextThatNestsWithoutEndIsRefusedBeforeItsEnd) {
 }
 
 // RFC 4648, section 10.
+// Covers stored-9.
 TEST(Value, BytesAreBase64) {
   const std::vector<std::string> encoded{"", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"};
   const std::string text = "foobar";
@@ -103,6 +104,7 @@ TEST(Value, BytesAreBase64) {
 }
 
 // The content metadata of Megatron's tests.
+// Covers stored-13.
 TEST(Value, TuplesAndIntegerKeysSurvive) {
   const std::vector<Value> values{
       Map{{"a", 3}}, Map{{"nested", Map{{"a", 3}}}, {"flat", Value::tuple({5, Map{{6, nullptr}}})}}, Map{}};
@@ -238,6 +240,7 @@ Value any_value(int levels) {
   return kind == 6 ? Value(items) : kind == 7 ? Value::tuple(items) : Value(map);
 }
 
+// Covers stored-13.
 RC_GTEST_PROP(Value, SurvivesItsJsonText, ()) {
   const Value value = any_value(4);
 
@@ -287,6 +290,7 @@ TEST(ValueDiff, NamesWhatIsOnOneSideOnlyAndWhatDiffers) {
                                                                           {{"kind"}, "int", "double"}}));
 }
 
+// Covers stored-4.
 TEST(ValueDiff, ReadsLikeMegatronsWarning) {
   const auto difference = diff(Map{{"rank", 0}}, Map{{"rank", 3}});
 

@@ -27,6 +27,7 @@ const std::vector<std::pair<DType, std::vector<ReduceOp>>>& reductions() {
   return all;
 }
 
+// Covers unit-7.
 TEST_P(CollectiveContract, AllReduceOfEveryTypeGivesTheReferencesBits) {
   for (const auto& [dtype, reduces_by] : reductions()) {
     const bool is_16_bit_integer = dtype == DType::i16 || dtype == DType::u16;
@@ -65,6 +66,7 @@ TEST_P(CollectiveContract, AllReduceInPlaceTakesEverySize) {
   }
 }
 
+// Covers unit-6, unit-7.
 TEST_P(CollectiveContract, ReduceScatterGivesEachMemberItsPart) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::i64}) {
     for (const std::size_t scale : {5, 1000, 300000}) {
@@ -122,6 +124,7 @@ TEST_P(CollectiveContract, EvenPartsNeedNoCounts) {
   for (const Bytes& whole : gathered) EXPECT_EQ(whole, reduced);
 }
 
+// Covers unit-6, save-8.
 TEST_P(CollectiveContract, AllGatherPutsThePartsInRankOrder) {
   for (const DType dtype : {DType::f8_e4m3, DType::f8_e5m2, DType::bf16, DType::f64}) {
     for (const std::size_t scale : {5, 1000, 400000}) {
@@ -172,6 +175,7 @@ TEST_P(CollectiveContract, BroadcastComesFromAnyRoot) {
   }
 }
 
+// Covers reduce-4.
 TEST_P(CollectiveContract, AllToAllExchangesUnevenParts) {
   for (const std::size_t scale : {3, 1000, 200000}) {
     std::vector<std::vector<std::size_t>> input_counts;
@@ -320,6 +324,7 @@ TEST_P(CollectiveContract, OneGroupOnTwoStreamsKeepsTheOrderOfPosting) {
   }
 }
 
+// Covers reduce-4.
 TEST_P(CollectiveContract, WrongUseIsRefusedByNameAndTheGroupGoesOn) {
   Bytes buffer(64);
   const auto refusal = [&](Operation operation) {

@@ -32,6 +32,7 @@ struct Refusal {
   std::string words;
 };
 
+// Covers reduce-4.
 TEST(PrepareOperation, NamesTheFieldThatIsWrong) {
   using Kind = OperationKind;
   const std::vector<Refusal> refusals{

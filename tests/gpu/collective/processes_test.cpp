@@ -178,6 +178,7 @@ class CollectiveProcesses : public ::testing::TestWithParam<BackendKind> {
   }
 };
 
+// Covers beyond-8.
 TEST_P(CollectiveProcesses, AKilledPeerEndsEverySurvivorInTime) {
   std::mt19937 random(7);
   for (const std::size_t bytes : {std::size_t{4} << 10, std::size_t{256} << 10, std::size_t{8} << 20}) {

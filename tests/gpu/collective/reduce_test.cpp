@@ -29,6 +29,7 @@ TEST(ReduceInOrder, AddsFromTheFirstRankToTheLast) {
   EXPECT_EQ(reduce<float>(core::DType::f32, ReduceOp::sum, {{1}, {1}, {big}}), std::vector<float>{big + 2});
 }
 
+// Covers reduce-2.
 TEST(ReduceInOrder, RoundsANarrowSumOnce) {
   // 256 + 1 + 1 = 258 is a bf16; rounded after each step it would stay 256.
   const std::uint16_t big = 0x4380;
@@ -38,6 +39,7 @@ TEST(ReduceInOrder, RoundsANarrowSumOnce) {
             std::vector<std::uint16_t>{0x4381});
 }
 
+// Covers unit-7.
 TEST(ReduceInOrder, AveragesBeforeTheRounding) {
   // (65504 + 65504) / 2 fits a half, the sum does not.
   EXPECT_EQ(reduce<std::uint16_t>(core::DType::f16, ReduceOp::average, {{0x7bff}, {0x7bff}}),

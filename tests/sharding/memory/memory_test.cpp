@@ -122,6 +122,7 @@ class MemoryLimit : public testing::TestWithParam<Limit> {
   }
 };
 
+// Covers unit-43.
 TEST_P(MemoryLimit, ThatReplicasExceedIsEnoughForZero3) {
   const auto limit = enough_for_zero3();
 
@@ -160,6 +161,7 @@ INSTANTIATE_TEST_SUITE_P(Of, MemoryLimit,
 
 class PeakMemory : public testing::TestWithParam<Job> {};
 
+// Covers unit-39.
 TEST_P(PeakMemory, IsWhatThePlanSaysWithinATwentieth) {
   const auto empty = run_empty(GetParam());
   const auto full = run(GetParam());
@@ -179,6 +181,7 @@ TEST_P(PeakMemory, IsWhatThePlanSaysWithinATwentieth) {
   }
 }
 
+// Covers unit-38, unit-40, unit-42.
 TEST_P(PeakMemory, AtRestIsThatOfTheShardsAndAMebibyte) {
   const auto outcome = run(GetParam());
 
@@ -214,6 +217,7 @@ INSTANTIATE_TEST_SUITE_P(Of, PeakMemory, testing::ValuesIn(jobs()), [](const aut
   return fmt::format("{}On{}_{}_{}", job.strategy, job.ranks, job.numerics, job.collectives);
 });
 
+// Covers unit-41.
 TEST(SessionMemory, IsReturnedWhenTheSessionEnds) {
   for (const int ranks : {1, 4}) {
     const auto outcome = run({"zero3", ranks, "fast", "shared_memory", {"--sessions", "3"}});

@@ -161,6 +161,7 @@ TEST(CheckpointDirectory, NeverReplacesOneOfAnotherVersion) {
   EXPECT_EQ(again.error().code, Errc::mismatch);
 }
 
+// Covers ranks-17.
 TEST(CheckpointDirectory, PruningKeepsWhatRetentionSaysWhateverFails) {
   std::vector<core::SavedJob> stored;
   for (int step : {2, 4, 6, 8, 10}) stored.push_back(small_checkpoint(step));
@@ -220,6 +221,7 @@ TEST(CheckpointDirectory, TheTrackerIsOnlyAHint) {
   }
 }
 
+// Covers save-26, ranks-17.
 TEST(CheckpointDirectory, PruningKeepsTheNewestAndThoseOfRoundSteps) {
   auto disk = disk_of(0);
   for (int step : {2, 4, 6, 8, 10}) ASSERT_TRUE(store(disk, small_checkpoint(step)));
@@ -231,6 +233,7 @@ TEST(CheckpointDirectory, PruningKeepsTheNewestAndThoseOfRoundSteps) {
   EXPECT_THAT(steps_in(disk), ElementsAre(10, 8, 4));
 }
 
+// Covers ranks-17.
 TEST(CheckpointDirectory, OnlyGoodOnesCountWhenPruning) {
   auto disk = disk_of(0);
   for (int step : {1, 2, 3, 4}) ASSERT_TRUE(store(disk, small_checkpoint(step)));

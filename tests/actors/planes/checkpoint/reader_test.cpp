@@ -62,6 +62,7 @@ TEST_F(CheckpointReader, ReadsWhatWasStored) {
   EXPECT_TRUE(verify_checkpoint(disk, kName, saved.manifest));
 }
 
+// Covers save-19.
 TEST_F(CheckpointReader, FindsEveryFlippedBitOfEveryFile) {
   for (const auto& [file, bytes] : saved.files) {
     for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
@@ -238,6 +239,7 @@ TEST_F(CheckpointReader, CountsEveryByteAsProgress) {
   EXPECT_EQ(bytes, 12 * 4 + 5 * 2);
 }
 
+// Covers stored-2.
 TEST_F(CheckpointReader, WithoutVerifyingReadsOnlyWhatIsWanted) {
   std::uint64_t bytes = 0;
   ReadOptions options;

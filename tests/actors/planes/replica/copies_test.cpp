@@ -102,6 +102,7 @@ TEST_F(Copies, AreNotSealedWithAManifestThatReadersWouldRefuse) {
   EXPECT_TRUE(find_copies(storage_, {8})->held.empty());
 }
 
+// Covers local-1, local-2.
 TEST_F(Copies, AreFoundAndReadBack) {
   const auto bytes = write_copy(storage_);
 
@@ -116,6 +117,7 @@ TEST_F(Copies, AreFoundAndReadBack) {
   EXPECT_EQ(files().size(), 3u) << "two files and the manifest";
 }
 
+// Covers strict-7.
 TEST_F(Copies, OfAnotherStructureAreRefused) {
   write_copy(storage_);
   auto other = structure_;
@@ -267,6 +269,7 @@ TEST_F(Copies, ReplaceDamagedOnesOfTheSameName) {
   EXPECT_TRUE(verify_copy(other_, kName, kOwner));
 }
 
+// Covers local-10.
 TEST_F(Copies, ThatAreUnfinishedGoBeforeTheFirstSave) {
   write_copy(storage_);
   const core::CopyName left{{20}, 1};
@@ -281,6 +284,7 @@ TEST_F(Copies, ThatAreUnfinishedGoBeforeTheFirstSave) {
   EXPECT_THAT(*storage_.list(directory_of(left)), IsEmpty());
 }
 
+// Covers local-10.
 TEST_F(Copies, GoButForTheNewestOfTheJobsCourse) {
   const core::CopyName older{{10}, 1}, old{{11}, 1}, again{{12}, 0xabd}, left{{20}, 1};
   for (const auto& name : {older, old, kName, again, left}) write_copy(storage_, name);

@@ -56,6 +56,7 @@ class ReplicaPlaneOfTwo : public testing::Test {
   std::unique_ptr<ReplicaPlane> plane_;
 };
 
+// Covers local-12.
 TEST_F(ReplicaPlaneOfTwo, AnAbortEndsWhatTheGroupDoes) {
   plane_->set_group(std::make_unique<NotingGroup>(reasons_));
   ASSERT_THAT(reasons_, IsEmpty());
@@ -65,6 +66,7 @@ TEST_F(ReplicaPlaneOfTwo, AnAbortEndsWhatTheGroupDoes) {
   EXPECT_THAT(reasons_, ElementsAre("rank 1 is gone"));
 }
 
+// Covers local-12.
 TEST_F(ReplicaPlaneOfTwo, AnAbortReachesAGroupThatIsMadeAfterIt) {
   plane_->abort({core::Errc::peer_lost, "rank 1 is gone"});
   plane_->abort({core::Errc::aborted, "the session ended"});

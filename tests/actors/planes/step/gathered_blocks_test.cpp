@@ -73,6 +73,7 @@ std::int64_t bytes_of_publishing(std::optional<core::DType> gathered, double dev
   return bytes_left[1];
 }
 
+// Covers shard-7.
 TEST(GatheredBlocks, TakeThirtyThreeBytesForSixtyFourOfBf16) {
   const auto stored = bytes_of_publishing(std::nullopt, 1e12);
   const auto blocks = bytes_of_publishing(kBlockElement, 1e12);

@@ -105,6 +105,7 @@ void expect_rounded_once(const Job& job) {
   EXPECT_GE(seen, job.elements);
 }
 
+// Covers buffer-13.
 TEST(NarrowWire, IsSummedInFp32OfValuesThatWereRoundedOnce) {
   for (const auto numerics : {core::Numerics::fast, core::Numerics::ordered}) {
     for (const auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
@@ -132,6 +133,7 @@ TEST(NarrowWire, KeepsChunksUntilASlowDeviceHasReadThem) {
   }
 }
 
+// Covers reduce-2.
 RC_GTEST_PROP(NarrowWire, RoundsOnceForAnyRanksElementsAndStaging, ()) {
   Job job;
   job.strategy = *rc::gen::element(core::Strategy::ddp, core::Strategy::zero1);
@@ -147,6 +149,7 @@ RC_GTEST_PROP(NarrowWire, RoundsOnceForAnyRanksElementsAndStaging, ()) {
 }
 
 /// Rounding each partial sum would be another number, so would none: otherwise these tests could not tell.
+// Covers reduce-2.
 TEST(NarrowWire, DiffersFromSumsOfMoreOrFewerRoundings) {
   int more = 0;
   int fewer = 0;

@@ -33,6 +33,7 @@ std::vector<core::ParameterGroup> muon_and_adamw() {
   return {{1, {.kind = OptimizerKind::muon}}, {1, {.kind = OptimizerKind::adamw}}};
 }
 
+// Covers layout-6, layout-24, whole-19.
 TEST(OptimizerState, DecidesWhichParametersShareABuffer) {
   const auto plan = plan_of({parameter("muon", {4, 4}, 0), parameter("adamw", {4}, 1),
                              parameter("momentum", {4}, 2), parameter("adam", {4}, 3),
@@ -53,6 +54,7 @@ TEST(OptimizerState, DecidesWhichParametersShareABuffer) {
                                    ElementsAre("narrow"), ElementsAre("sgd")));
 }
 
+// Covers state-1, state-2, state-11.
 TEST(OptimizerState, IsStoredByTheNamesOfPyTorch) {
   const auto plan = plan_of({parameter("m", {4, 4}, 0), parameter("a", {4}, 1),
                              parameter("l", {4}, 2, core::DType::bf16), parameter("s", {4}, 3)},
@@ -68,6 +70,7 @@ TEST(OptimizerState, IsStoredByTheNamesOfPyTorch) {
                                    "optimizer.state.exp_avg.l", "s"));
 }
 
+// Covers whole-24, state-15.
 TEST(OptimizerState, OfAMatrixThatMuonStepsIsOnOneRank) {
   for (const int ranks : {1, 2, 3, 4, 8}) {
     std::vector<core::ParameterSpec> parameters{parameter("vector", {501}, 1)};

@@ -31,6 +31,7 @@ float gradient_of(int rank, std::size_t element) {
 }
 
 /// Low precision on the wire, one rounding of the sum.
+// Covers reduce-2.
 TEST(NarrowGradients, AreSummedInFp32AndRoundedOnceAndNotAfterEveryAddition) {
   for (int ranks : {3, 4, 8}) {
     for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
@@ -67,6 +68,7 @@ TEST(NarrowGradients, AreSummedInFp32AndRoundedOnceAndNotAfterEveryAddition) {
   }
 }
 
+// Covers reduce-3.
 TEST(NarrowGradients, ScaledByAPowerOfTwoFirstHaveTheBitsOfTheScaledSum) {
   for (int ranks : {2, 4, 8}) {
     Planes planes(narrow_job(ranks, core::Strategy::ddp, true));
@@ -88,6 +90,7 @@ TEST(NarrowGradients, ScaledByAPowerOfTwoFirstHaveTheBitsOfTheScaledSum) {
 }
 
 /// grad_sync of Megatron-Core's matrix: ones become one where the gradient is reduced.
+// Covers buffer-3.
 TEST(GradientSync, OfOnesIsOneAtTheOwnerAndWhoDoesNotOwnKeepsItsSummand) {
   core::TrainingOptions options;
   options.numerics = core::Numerics::fast;
@@ -150,6 +153,7 @@ TEST(OrderedGradients, AreSummedAsTheyCameHoweverLongTheSumsTake) {
   EXPECT_EQ(seen, kBucketCount * kElements);
 }
 
+// Covers buffer-4.
 TEST(GradientSync, NothingMovesBeforeItIsLaunched) {
   Planes planes(plan_training({{"w", {kElements}}}, {}, {2}).value());
   std::ranges::fill(planes[0].gradient({0}, {0}).as<float>(), 1.0F);

@@ -42,6 +42,7 @@ auto of_unit(std::uint32_t number) {
 
 class PlanJob : public testing::TestWithParam<Refusal> {};
 
+// Covers shard-9.
 TEST_P(PlanJob, RefusesByName) {
   auto parameters = three_parameters();
   auto options = eight_lanes();
@@ -173,6 +174,7 @@ TEST(TrainingPlan, KeepsBlocksOfParametersThatAreGatheredInThemWhole) {
   }
 }
 
+// Covers layout-10.
 TEST(TrainingPlan, GivesEachDtypeABufferAndEachParameterAPlaceInIt) {
   auto parameters = three_parameters();
   parameters[1].dtype = core::DType::bf16;
@@ -209,6 +211,7 @@ TEST(TrainingPlan, NumbersBucketsInTheOrderOfBackwardThoughTheirDtypesTakeTurns)
 }
 
 /// Σ over ranks of what they own = all elements of all parameters, once per instance of the optimizer.
+// Covers buffer-15.
 TEST(TrainingPlan, ShardsOfTheOptimizerCoverEveryElementOnceAnInstance) {
   for (int instances : {1, 2}) {
     auto options = eight_lanes();

@@ -92,6 +92,7 @@ TEST(Update, OfTwoBucketsThatAreEnqueuedAtOnceCountsOnce) {
   EXPECT_EQ(plane.data->times().optimizer, plane.timeline.now());
 }
 
+// Covers buffer-12, finish-12, unit-20.
 TEST(Update, ClearsOnlyTheSlotsThatTheReductionReadButAllAfterARefusedStep) {
   core::TrainingOptions options;
   options.lanes = 8;

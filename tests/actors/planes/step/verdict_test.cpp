@@ -93,6 +93,7 @@ TEST(Verdict, TellsEveryRankWhatAnyRankWishes) {
   EXPECT_EQ(verdict.wishes, kWishSave | kWishLeave);
 }
 
+// Covers finish-16.
 TEST(Verdict, CountsNaNAndInfOfAllRanksAndKeepsALossThatIsNaN) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
@@ -106,6 +107,7 @@ TEST(Verdict, CountsNaNAndInfOfAllRanksAndKeepsALossThatIsNaN) {
   EXPECT_TRUE(std::isnan(verdict.loss));
 }
 
+// Covers finish-13.
 TEST(Verdict, DividesByTheExactSumOfWeights) {
   const double small = std::nextafter(0.1, 1.0);
   auto words = reduced(

@@ -16,6 +16,7 @@ void set(troupe_options& options, std::string_view name, std::string_view value)
 }
 
 // Every value is another than the default, and than that of every option of its type.
+// Covers adapter-1.
 TEST(OptionsOfTheCInterface, SetWhatTheirNamesSay) {
   troupe_options options;
 

@@ -182,6 +182,7 @@ TEST_F(CTrainer, GoesThroughUnitsInItsPasses) {
   EXPECT_DOUBLE_EQ(outcome.gradient_norm, 2.5 * std::sqrt(8.0)) << "eight elements of (2 + 3) / 2";
 }
 
+// Covers state-4.
 TEST_F(CTrainer, SavesItsOwnTensorsAndChoosesWhatARestoreTakes) {
   tests::ScratchFolder saved;
   tests::ScratchFolder other;
@@ -243,6 +244,7 @@ TEST_F(CTrainer, SavesItsOwnTensorsAndChoosesWhatARestoreTakes) {
               HasSubstr("Unexpected keys (requested, but not in the checkpoint): added"));
 }
 
+// Covers local-3.
 TEST_F(CTrainer, SavesLocallyAndFindsIt) {
   tests::ScratchFolder folder;
   set("local-checkpoints", folder.path() + "/of-{rank}");

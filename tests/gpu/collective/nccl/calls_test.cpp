@@ -129,6 +129,7 @@ TEST_F(NcclCalls, NothingIsNoCall) {
   EXPECT_THAT(plan({.kind = OperationKind::send, .peer = 0}).calls, ::testing::IsEmpty());
 }
 
+// Covers buffer-7.
 TEST_F(NcclCalls, AMemberAloneCopies) {
   const auto made =
       plan({.kind = OperationKind::all_gather, .input = view(0, 8), .output = view(100, 8)}, 0, 1);

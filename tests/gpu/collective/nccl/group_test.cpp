@@ -30,6 +30,7 @@ TEST_F(NcclGroups, AskForCommunicatorsThatCanBeAborted) {
   EXPECT_EQ(seen.max_ctas, 8);
 }
 
+// Covers buffer-7.
 TEST_F(NcclGroups, OfOneMemberHaveNoCommunicator) {
   begin(1);
   auto groups = create("alone");

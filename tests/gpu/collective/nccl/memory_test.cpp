@@ -193,6 +193,7 @@ Operation operation_of(OperationKind kind, bool even, std::size_t member, Buffer
   return operation;
 }
 
+// Covers adapter-5.
 TEST_F(NcclMemoryScene, ChangesNoBitOfAnyResult) {
   begin(kMembers, registering());
   std::mt19937_64 random(7);
