@@ -7,7 +7,7 @@
 namespace troupe::actors {
 namespace {
 
-TEST(OrderedNumerics, GiveTheSameBitsForEveryNumberOfRanksAndStrategy) {
+TEST(OrderedNumerics, GiveTheSameBitsOnAnyRanksOfDdpAndZero1) {
   for (int microbatches : {1, 4}) {
     std::optional<TinyTrainerResult> reference;
     for (int ranks : {1, 2, 3, 4, 8}) {

@@ -39,7 +39,7 @@ std::uint64_t uninterrupted_hash() {
 }
 
 // Covers stored-12.
-TEST(Checkpoint, GoesOnWithTheSameBitsOnEveryNumberOfRanksAndStrategy) {
+TEST(Checkpoint, GoesOnWithTheSameBitsOnOtherRanksOfDdpAndZero1) {
   const auto expected = uninterrupted_hash();
   const std::vector<int> worlds{1, 2, 3, 4, 8};
   for (int from : worlds) {
@@ -75,7 +75,7 @@ TEST(Checkpoint, GoesOnWithTheSameBitsOnEveryNumberOfRanksAndStrategy) {
   }
 }
 
-TEST(Checkpoint, IsTheStateOfItsStepThoughTrainingGoesOn) {
+TEST(Checkpoint, OfEveryStepIsWholeAndChangesNothingOfTraining) {
   const auto expected = uninterrupted_hash();
   SimulatedStorage disk({});
   auto saving = saving_job(core::Strategy::zero1);

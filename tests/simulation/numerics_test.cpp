@@ -241,7 +241,7 @@ TEST(ReductionGroups, SumEveryRankOnceWhateverTheNumericsAndTheCopiesOfTheOptimi
 }
 
 // Covers buffer-3.
-TEST(AveragedGradients, OfOnesAreOneForAnyStrategyOverlapAndNumberOfInstances) {
+TEST(AveragedGradients, OfOnesAreOneForDdpZero1AndAnyInstances) {
   Script script;
   script.parameters = {{"a", {100}}, {"b", {300}}};
   auto& training = script.session.training;

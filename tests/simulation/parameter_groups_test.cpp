@@ -108,7 +108,7 @@ JobOutcome<TinyTrainerResult> run_on(Storage& disk, int ranks, const TinyTrainer
 }
 
 // Covers state-11, state-16, state-17.
-TEST(ParameterGroupsOfAJob, GoOnFromACheckpointOfAnyRanksAndStrategyWithTheSameBits) {
+TEST(ParameterGroupsOfAJob, GoOnWithTheSameBitsOnOtherRanksOfDdpAndZero1) {
   const core::ParameterGroup lion{1, {.kind = OptimizerKind::lion}};
   const core::ParameterGroup muon{1, {.kind = OptimizerKind::muon}};
   const core::ParameterGroup adamw{0.5, {}};

@@ -47,7 +47,7 @@ TEST(StackedParameters, ARuleThatDoesNotFitIsRefused) {
   EXPECT_NE(error.find("has 7 rows here, expected an even number"), std::string::npos) << error;
 }
 
-TEST(NarrowParameters, GoOnInFp32WithEveryBitTheyHad) {
+TEST(NarrowParameters, GoOnInFp32WithMoreBitsThanBf16Holds) {
   SimulatedStorage disk({});
   Task narrow;
   narrow.dtype = core::DType::bf16;
