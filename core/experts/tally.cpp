@@ -34,6 +34,12 @@ void ExpertTally::add(std::size_t layer, std::span<const std::int64_t> chosen,
   }
 }
 
+std::vector<std::int64_t> ExpertTally::counts() const {
+  auto all = chosen_;
+  all.insert(all.end(), dropped_.begin(), dropped_.end());
+  return all;
+}
+
 ExpertTally& ExpertTally::operator+=(const ExpertTally& other) {
   if (other.experts_ == 0) return *this;
   combine_each(chosen_, other.chosen_, std::plus<>());

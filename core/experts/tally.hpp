@@ -30,6 +30,9 @@ class ExpertTally {
   ExpertTally& operator+=(const ExpertTally& other);
   ExpertTally operator-(const ExpertTally& other) const;
 
+  /// All counts end to end: chosen, then dropped.
+  std::vector<std::int64_t> counts() const;
+
   friend bool operator==(const ExpertTally&, const ExpertTally&) = default;
 
  private:
