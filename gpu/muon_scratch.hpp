@@ -26,7 +26,7 @@ struct MuonScratch {
 
   std::size_t shorter;
   std::size_t longer;
-  double* squares = nullptr;    ///< (S): of the rows of X
+  double* squares = nullptr;    ///< (S): squares of the rows of X
   float* x = nullptr;           ///< (S, L)
   float* other = nullptr;       ///< (L, S): X transposed; (S, L): the next X
   float* gram = nullptr;        ///< (S, S): X Xt

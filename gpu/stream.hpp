@@ -40,7 +40,8 @@ struct TaskCost {
 class DeviceKernels;
 class TaskOrder;
 
-/// Called exactly once when a started task is over. May be called from any thread, also from inside start().
+/// Called exactly once when a started task has ended. May be called from any thread, also from inside
+/// start().
 using Completion = std::function<void()>;
 
 /// One FIFO queue of a device. Tasks of one stream run one after another; tasks of different streams run at
@@ -56,7 +57,7 @@ class StreamQueue {
   /// long as the program (a literal). Host and simulated devices only.
   virtual void enqueue(std::string_view label, TaskCost cost, std::function<void()> body) = 0;
 
-  /// As enqueue(), but the task is over only when the Completion given to `start` has been called: this is
+  /// As enqueue(), but the task has ended only when the Completion given to `start` has been called: this is
   /// how collectives occupy a stream. In simulation `start` must return without waiting.
   virtual void enqueue_async(std::string_view label, std::function<void(Completion)> start) = 0;
 

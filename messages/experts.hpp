@@ -82,7 +82,7 @@ struct LoadSummed {
 struct ExpertsRestored {
   std::vector<float> bias;            ///< (E); empty: unchanged
   std::vector<std::int64_t> chosen;   ///< (E), since the run began
-  std::vector<std::int64_t> dropped;  ///< (E), likewise
+  std::vector<std::int64_t> dropped;  ///< (E), as above
 
   friend bool operator==(const ExpertsRestored&, const ExpertsRestored&) = default;
 };

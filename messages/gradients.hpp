@@ -16,8 +16,8 @@ struct GradientReady {
   friend bool operator==(const GradientReady&, const GradientReady&) = default;
 };
 
-/// Trainer to GradientBucket: the backward of this lane is over; gradients that are not ready by now will not
-/// come. Lane -1: a round in which the rank has no lane, and only takes part in the others' collectives.
+/// Trainer to GradientBucket: the backward of this lane has ended; gradients that are not ready by now will
+/// not come. Lane -1: a round in which the rank has no lane, and only takes part in the others' collectives.
 struct LaneEnded {
   core::Step step{};
   core::Lane lane{};

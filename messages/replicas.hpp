@@ -139,7 +139,7 @@ struct StateGathered {
   friend bool operator==(const StateGathered&, const StateGathered&) = default;
 };
 
-/// Device or host to Trainer: a round in which ranks share the data they read from a checkpoint is over.
+/// Device or host to Trainer: a round in which ranks share the data they read from a checkpoint has ended.
 struct LoadedShared {
   Failure failure;
 

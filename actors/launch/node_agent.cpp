@@ -170,7 +170,7 @@ std::optional<std::size_t> NodeAgentMachine::cause() const {
 }
 
 /// Where all others ended because of another rank: the one that did not end by itself, because it was stopped
-/// or hung. Of several, one that had to be killed; otherwise nobody can tell.
+/// or hung. If there are several, one that had to be killed; otherwise nobody can tell.
 std::optional<std::size_t> NodeAgentMachine::silent() const {
   std::optional<std::size_t> found;
   int asked = 0;

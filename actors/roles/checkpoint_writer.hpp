@@ -39,7 +39,7 @@ struct CheckpointWriterConfig {
 /// state -> failed (here) or aborted (elsewhere). Saves are processed one at a time, in order; the others
 /// wait as accepted.
 ///
-/// CK-2: a bucket is released exactly once per save, when all of it is staged, or when the save is over and
+/// CK-2: a bucket is released exactly once per save, when all of it is staged, or when the save has ended and
 /// no chunk of it is being copied; until then no update touches it. CK-3: there are never more chunks in
 /// flight than credits. CK-4: a rank says that its files are durable only after every chunk is written and
 /// synced.
@@ -115,9 +115,9 @@ class CheckpointWriterMachine final : public Machine {
   void drain(Outbox& outbox);
   void drained(std::uint32_t credit, Outbox& outbox);
   void release(Save& save, core::BucketIndex bucket, Outbox& outbox);
-  /// All buckets of a save that is over, but those of which a chunk is still being copied.
+  /// All buckets of a save that has ended, but those of which a chunk is still being copied.
   void release_all(Save& save, Outbox& outbox);
-  /// Once a save is over and nothing of it is being copied.
+  /// Once a save has ended and nothing of it is being copied.
   void end(Outbox& outbox);
   void fail(Save& save, messages::Failure failure, Outbox& outbox);
   /// The save in progress, if it has this sequence.

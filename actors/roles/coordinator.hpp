@@ -67,7 +67,7 @@ class CoordinatorMachine final : public Machine {
   std::set<core::Rank> left_;
   RollCall roll_call_;
   std::map<core::Rank, messages::StepAccount> accounts_;  ///< of the step that is not committed
-  messages::Failure failure_;  ///< why the epoch is over, or will be once all have joined
+  messages::Failure failure_;  ///< why the epoch has ended, or will end once all have joined
   std::map<std::string, std::string> store_;
   std::vector<std::pair<messages::Address, messages::StoreGet>>
       waiting_gets_;  // at most one per rank and group

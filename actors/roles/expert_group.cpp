@@ -68,7 +68,7 @@ void ExpertGroupMachine::on(const messages::StepBegan& begun) {
   state_ = State::idle;
 }
 
-/// An exchange that is of no step is over when the next one begins.
+/// An exchange outside of a step ends when the next one begins.
 void ExpertGroupMachine::on(const messages::RowsCounted& counted, Outbox& outbox) {
   if (state_ == State::failed) return refuse(counted.exchange, failure_.code, failure_.message, outbox);
   if (counted.exchange <= last_) return;

@@ -47,7 +47,7 @@ class ExpertGroupMachine final : public Machine {
   const std::string& refusal() const { return refusal_; }
   /// The first exchange of the step whose rows have not come back, as a clause; empty: all have.
   std::string unreturned() const;
-  /// Of this rank's tokens in the step.
+  /// The choices of this rank's tokens in the step.
   const std::vector<std::int64_t>& chosen() const { return chosen_; }
   const std::vector<std::int64_t>& dropped() const { return dropped_; }
 

@@ -48,7 +48,7 @@ struct KeepExpertState {
   bool moved = false;                 ///< the step has moved the biases
   std::vector<float> bias;            ///< empty: the layer has none
   std::vector<std::int64_t> chosen;   ///< since the run began
-  std::vector<std::int64_t> dropped;  ///< likewise
+  std::vector<std::int64_t> dropped;  ///< as above
 };
 
 /// What ExpertGroups ask of the expert plane, which carries it out on the trainer's thread.

@@ -25,7 +25,7 @@ struct GradientBucketConfig {
     std::vector<core::PlanEntryIndex> entries;
   };
   std::vector<Round> rounds;  ///< the last one has entries; the others all do, or none does
-  bool overlap = true;        ///< launch from backward; otherwise when backward is over
+  bool overlap = true;        ///< launch from backward; otherwise when backward has ended
   core::UnusedParameters unused = core::UnusedParameters::refuse;
 };
 

@@ -59,7 +59,7 @@ std::unique_ptr<Machine> ReplicaKeeperMachine::successor(const messages::Failure
   const bool is_copying = state_ == State::copying;
   if (is_copying) next->say_ready(0, why, outbox);
   if (state_ == State::tidying) next->tidy(outbox);
-  // Of what its copy has come to it knows enough; anything else it has to hear.
+  // It knows enough of what its copy has come to; anything else it has to hear.
   const auto is_of_copy = [&](const auto& body) {
     using Body = std::remove_cvref_t<decltype(body)>;
     return std::is_same_v<Body, messages::CopyDirectoryMade> ||

@@ -47,7 +47,7 @@ std::string refusal_of(const Accounts& accounts) {
       count > kMostNamed ? fmt::format("; and by others for {} more reasons", count - kMostNamed) : "");
 }
 
-/// Of what each rank has; empty if it is the same.
+/// Names what ranks differ in; empty if all have the same.
 std::string difference_in(const Said& said, const std::string& what) {
   if (said.size() < 2) return {};
   std::vector<std::string> texts;

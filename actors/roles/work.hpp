@@ -47,7 +47,7 @@ struct LaunchCollective {
 };
 
 /// RankSupervisor: put norm, NaN/Inf count, losses and refusals of this rank into the verdict's input. The
-/// facts of the verdict come as VerdictArrived once its collective is over. `alike` is a hash of what all
+/// facts of the verdict come as VerdictArrived once its collective has ended. `alike` is a hash of what all
 /// ranks must have alike.
 struct PrepareVerdict {
   core::Step step{};

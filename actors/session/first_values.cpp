@@ -67,7 +67,7 @@ std::vector<FirstValuesOfRanks::Shared> FirstValuesOfRanks::shared() const {
   return all;
 }
 
-/// Of each parameter's part that this rank keeps.
+/// A hash for the part of each parameter that this rank keeps.
 Result<std::vector<std::uint64_t>> FirstValuesOfRanks::hashes() {
   std::vector<std::uint64_t> hashes;
   auto& device = in_.world.device();

@@ -36,7 +36,7 @@ class GroupData {
   /// For logits whose columns the group shares.
   struct VocabResults {
     std::vector<float> max;  ///< by row, over the whole vocabulary, in the form that the gradients need
-    core::VocabSums sums;    ///< likewise
+    core::VocabSums sums;    ///< as above
     std::vector<float> entropy;
     std::vector<float> log_probabilities;  ///< of the targets; empty without targets
   };
@@ -49,7 +49,8 @@ class GroupData {
     double mean = 0;
     double variance = 0;
   };
-  /// Of the elements whose mask is not 0, on all members; added in group order, so all get the same bits.
+  /// Mean and variance of the elements whose mask is not 0, on all members; added in group order, so all get
+  /// the same bits.
   core::Result<Moments> masked_moments(std::span<const float> x, std::span<const float> mask, bool unbiased);
 
  private:

@@ -48,7 +48,7 @@ class JointLoad {
 
   /// Reads what this rank wants, or the part of it that the ranks' plan assigns to this rank. `shared` is
   /// what all ranks want, known to all of them; this rank reads those of its targets that are not in it.
-  /// `uploads` are as in ReadOptions, in use until exchange() is over. Otherwise as read_tensors(); also
+  /// `uploads` are as in ReadOptions, in use until exchange() has ended. Otherwise as read_tensors(); also
   /// Errc::mismatch for a rank whose plan differs from rank 0's.
   core::Result<void> read(Storage& storage, const std::string& name, const core::Manifest& manifest,
                           const core::SharedTargets& shared, std::vector<core::LoadTarget> targets,

@@ -19,7 +19,7 @@ namespace {
 /// What members put in, by their places in the group.
 using Given = std::vector<std::pair<std::size_t, std::size_t>>;
 
-/// As far as this member knows: of an all_gather all of them, of a broadcast the root, otherwise itself.
+/// The members whose data this rank needs: all for all_gather, the root for broadcast, itself otherwise.
 Given given(const gpu::Operation& operation, std::size_t index) {
   const auto elements = [&](std::size_t bytes) { return bytes / core::size_of(operation.dtype); };
   switch (operation.kind) {

@@ -18,7 +18,7 @@ namespace troupe::actors {
 
 /// Holds a trainer to the collectives that it declared (SessionOptions::operations): in each microbatch of a
 /// lane it posts on a group what was declared on it, all of it, in order, and where units come and go within
-/// the unit and the pass that it is of. Groups without declared operations are free, and so is what is posted
+/// its unit and pass. Groups without declared operations are free, and so is what is posted
 /// outside of lanes. What it refuses is Errc::invalid_argument, and changes nothing.
 class LaneOperations {
  public:
@@ -44,7 +44,7 @@ class LaneOperations {
     std::size_t posted = 0;
   };
 
-  /// Of the group, if posts on it count now.
+  /// The group's queue, if posts on it count now.
   const Queue* queue_of(const std::string& group) const;
   /// "all_to_all of u8, at most 4x96, in forward of unit 3", as the trainer numbers units.
   std::string describe(const core::TrainerOperation& declared) const;

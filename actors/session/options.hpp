@@ -16,7 +16,8 @@ namespace troupe::actors {
 class Storage;
 
 /// What a trainer does in one go with consecutive units, for one lane: forward from the first unit up, or
-/// backward from the last one down. Of a backward in two passes, `weights` is the one that adds to gradients.
+/// backward from the last one down. When backward takes two passes, `weights` is the one that adds to
+/// gradients.
 struct TrainerPass {
   enum class Kind : std::uint8_t { forward, backward, weights };
   Kind kind = Kind::forward;

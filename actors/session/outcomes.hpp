@@ -69,7 +69,7 @@ struct Restored {
   bool is_local = false;  ///< from the local tier
   /// Keys of this rank that the checkpoint lacks, if the strictness returns them.
   core::KeySet unexpected{};
-  core::KeySet missing{};  ///< keys that only the checkpoint has, likewise
+  core::KeySet missing{};  ///< keys that only the checkpoint has, as above
 };
 
 }  // namespace troupe::actors

@@ -392,7 +392,7 @@ core::Result<void> Restore::finish_load(const std::string& name) {
     in_.data.adopt(piece.bucket, {piece.first, piece.first + in_.state.structure.pieces[i].box.elements()});
   }
   TRY(round_parameters());
-  // Of parameters that are not read whole, each rank has read the part that its optimizer steps.
+  // Each rank has read the part that its optimizer steps of parameters that are not read whole.
   const auto& launches = in_.data.program().launches();
   const bool some_rest_elsewhere = std::any_of(launches.begin(), launches.end(), [&](const auto& launch) {
     return !launch.is_verdict() && launch.publishes() && in_.plan.has_sharded_parameters(*launch.bucket);

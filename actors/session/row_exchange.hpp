@@ -40,8 +40,8 @@ class RowExchange final : public RowCarrier {
   TrainerGroup* group_;            ///< null: all experts are here
   TrainerGroup::Posted posted_{};  ///< the last exchange of rows
   gpu::Buffer counts_, staging_;   ///< of a device that the host does not reach
-  gpu::Event settled_;             ///< likewise
-  gpu::Stream own_;                ///< likewise, where the trainer has no compute stream
+  gpu::Event settled_;             ///< as above
+  gpu::Stream own_;                ///< as above, where the trainer has no compute stream
 };
 
 }  // namespace troupe::actors

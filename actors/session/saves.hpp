@@ -34,7 +34,7 @@ class Saves {
   /// Results of saves that ended since the last call, in order.
   std::vector<SaveResult> take();
   std::vector<SaveResult> take_local();
-  /// Waits until every save that was begun is over.
+  /// Waits until every save that was begun has ended.
   core::Result<void> wait();
   core::Result<void> wait_local();
   /// Waits until the saves that were begun have copied the trainer's own tensors.

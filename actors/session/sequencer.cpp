@@ -67,7 +67,7 @@ std::string configuration_of(const std::vector<TrainerGroupSpec>& groups) {
 
 namespace {
 
-/// Of the member at `index`: see TrainerGroup::Sent. The operation may be one that will be refused.
+/// What the member at `index` sends (TrainerGroup::Sent). The operation may be one that will be refused.
 std::int64_t bytes_given(const gpu::Operation& operation, int index, int size) {
   const auto whole = static_cast<std::int64_t>(std::max(operation.input.bytes, operation.output.bytes));
   const auto element = static_cast<std::int64_t>(core::size_of(operation.dtype));

@@ -50,7 +50,7 @@ class Sequencer {
   core::Result<void> add(std::string name, gpu::Group& group, std::vector<core::Rank> members);
   /// Null: there is no group of this name.
   TrainerGroup* find(std::string_view name) const;
-  /// Of groups, for messages: "tp, ep".
+  /// The names of the groups, for messages: "tp, ep".
   std::string names() const;
   /// For messages: what the next operation of the group, which find() returned, is about.
   void describe_next(TrainerGroup& group, std::string what);

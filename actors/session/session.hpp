@@ -88,8 +88,8 @@ class Session {
     return memory.template as<T>();
   }
   /// Where to add the current lane's gradient, after before_use(): only within a lane, and fetched anew in
-  /// every lane. Of a parameter with a unit, where there are units(), it is written, and gradient_ready()
-  /// called, while the unit is acquired in backward. Gradients are f32 unless
+  /// every lane. Where there are units(), write it, and call gradient_ready(), while the parameter's unit is
+  /// acquired in backward. Gradients are f32 unless
   /// TrainingOptions::gradients_in_parameter_dtype; T is as for parameter(). A frozen parameter has none:
   /// Errc::invalid_argument, as for gradient_ready().
   template <class T = float>
@@ -145,7 +145,7 @@ class Session {
   core::Result<void> acquire(core::UnitIndex unit);
   /// The unit is no longer read, and its gradients of this lane are complete.
   core::Result<void> release(core::UnitIndex unit);
-  /// Forward of the lane is over. Needed where there are units(), allowed anywhere.
+  /// Forward of the lane has ended. Needed where there are units(), allowed anywhere.
   core::Result<void> begin_backward();
   /// Waits until the parameter's update and gather of the previous step are over. Needed before the first
   /// read in a step; cheap when there is nothing to wait for. Acquires the parameter's unit, if it has one:
@@ -177,7 +177,7 @@ class Session {
                                    const std::vector<core::ManifestObject>& objects = {});
   /// Saves that have ended since the last call, in order. Never waits.
   std::vector<SaveResult> take_saves();
-  /// Waits until every save that was begun is over.
+  /// Waits until every save that was begun has ended.
   core::Result<void> wait_saves();
   /// As save(), into the local tier: every rank's state on its own node, and copies of it at the other ranks
   /// of its clique. The save counts when all of them are there; then older ones are removed.
@@ -234,7 +234,7 @@ class Session {
   /// device_bytes() is the sum.
   const DeviceMemory& device_memory() const;
   std::size_t device_bytes() const;
-  /// What the plan says about device_memory(), likewise; at rest the two differ by rounding for alignment.
+  /// What the plan says about device_memory(), as above; at rest the two differ by rounding for alignment.
   DeviceMemory planned_memory() const;
   core::Step next_step() const;
 

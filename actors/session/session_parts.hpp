@@ -106,7 +106,7 @@ struct Session::Parts {
   core::Result<gpu::CollectiveBackend*> collectives = nullptr;  ///< the world's
   std::unique_ptr<DataPlane> data;
   std::unique_ptr<ExpertPlane> experts;  ///< null without layers of experts
-  std::optional<ExpertLayers> layers;    ///< likewise
+  std::optional<ExpertLayers> layers;    ///< as above
   bool has_own_tensors = false;          ///< the trainer has: beside those of experts
   RankState rank_state;                  ///< what this rank could save
   std::vector<gpu::BufferView> memory;   ///< of its pieces

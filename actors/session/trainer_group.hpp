@@ -131,7 +131,7 @@ struct ExpertRouting {
     std::vector<float> slots;    ///< (S, width)
     std::vector<float> weights;  ///< (N, K)
   };
-  /// Of weigh(), from that by its result.
+  /// The gradients of weigh(), from those of its result.
   Gradients weigh_backward(std::size_t width, std::span<const float> slots,
                            std::span<const float> d_tokens) const;
 };
@@ -153,8 +153,8 @@ class ExpertLayer {
   virtual int first_expert() const = 0;        ///< of those here, by its number among all
   virtual std::int64_t most_rows() const = 0;  ///< that ExpertRouting::received may be
 
-  /// Of each expert; empty without ExpertLayerOptions::bias_rate. They move in finish_step(), when the step
-  /// is committed, and are saved and restored with the parameters.
+  /// The bias of each expert; empty without ExpertLayerOptions::bias_rate. They move in finish_step(), when
+  /// the step is committed, and are saved and restored with the parameters.
   virtual std::span<const float> bias() const = 0;
   /// How often all tokens of all ranks have chosen each expert since the run began, and how often of these it
   /// had no room. They grow in finish_step(), and are saved and restored.

@@ -64,12 +64,12 @@ class TrainerInbox {
   core::Result<void> wait_retrieved(std::chrono::nanoseconds deadline);
   /// Until the parameters that all ranks have loaded are gathered.
   core::Result<void> wait_gathered(std::chrono::nanoseconds deadline);
-  /// Until a round in which ranks share what they have read is over.
+  /// Until a round in which ranks share what they have read has ended.
   core::Result<void> wait_shared(std::chrono::nanoseconds deadline);
   /// Until entry `entry` of `step`'s program, or a later one, has brought the bucket's full parameters.
   core::Result<void> wait_unit(core::BucketIndex bucket, core::Step step, core::PlanEntryIndex entry,
                                std::chrono::nanoseconds deadline);
-  /// Until operation `number` of one of the trainer's groups is over.
+  /// Until operation `number` of one of the trainer's groups has ended.
   core::Result<void> wait_collective(std::size_t group, const std::string& name, std::uint64_t number,
                                      std::chrono::nanoseconds deadline);
   /// Until the Conductor has launched the entry at this place among all launches of the session.
@@ -89,7 +89,7 @@ class TrainerInbox {
 
  private:
   /// Saves of one writer that have copied the trainer's own tensors, or need them no longer. They are not
-  /// always in order: one that is refused is over while another still waits.
+  /// always in order: one that is refused has ended while another still waits.
   struct StagedSaves {
     void add(std::uint64_t save);
 
@@ -115,7 +115,7 @@ class TrainerInbox {
   std::atomic<std::int64_t> launched_{-1};
   std::atomic<bool> knows_order_{false};  ///< a checker of order gives known_ something
   mutable std::mutex mutex_;              // guards everything below
-  gpu::HostLine known_;  ///< what the trainer knows to have happened when its next wait is over
+  gpu::HostLine known_;  ///< what the trainer knows to have happened when its next wait has ended
   bool welcome_ = false;
   bool farewell_ = false;
   std::optional<messages::StepDecided> decided_;
@@ -133,7 +133,7 @@ class TrainerInbox {
   std::optional<messages::RetrieveOver> retrieved_;
   std::optional<messages::StateGathered> gathered_;
   std::optional<messages::LoadedShared> shared_;
-  std::vector<std::uint64_t> collectives_;  ///< by the trainer's groups, the last operation that is over
+  std::vector<std::uint64_t> collectives_;  ///< by the trainer's groups, the last operation that has ended
   std::optional<core::Error> failure_;
   std::string waiting_for_;
   std::string note_;  ///< the last WaitNote

@@ -220,7 +220,7 @@ Result<void> UnitGate::pass(std::int64_t at) {
   return {};
 }
 
-/// The point is over: what may start after it is said to whom it concerns. The gradients of a unit that was
+/// The point has ended: what may start after it is said to whom it concerns. The gradients of a unit that was
 /// not acquired are zeros, which are reduced from its slot all the same: it waits for the slot's last user,
 /// and the next user waits for it. In a round without a lane the device waits for those zeros.
 Result<void> UnitGate::pass_point(std::int64_t at) {
@@ -335,7 +335,7 @@ Result<int> UnitGate::slot_of(core::ParameterIndex parameter) const {
   if (open_ == in_.plan.buckets[bucket.value].unit) return open_slot_;
   const auto unit = unit_of(parameter)->value;
   return core::fail(Errc::unavailable,
-                    "{} is of unit {}, whose parameters are not gathered; call acquire({}) in a step or an "
+                    "{} is in unit {}, whose parameters are not gathered; call acquire({}) in a step or an "
                     "evaluation, or write_parameter() for first values",
                     in_.plan.specs[parameter.value].name, unit, unit);
 }
@@ -351,7 +351,7 @@ Result<void> UnitGate::may_complete_gradient(core::ParameterIndex parameter) con
                                                     : "begin_pass() of the backward of its parameters, then ";
   return core::fail(
       Errc::invalid_argument,
-      "{} is of unit {}, whose gradients are written only while it is acquired in backward; call "
+      "{} is in unit {}, whose gradients are written only while it is acquired in backward; call "
       "{}acquire({}) before adding to them",
       in_.plan.specs[parameter.value].name, unit->value, first, unit->value);
 }

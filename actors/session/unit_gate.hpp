@@ -38,7 +38,7 @@ class UnitGate {
   std::optional<core::TrainerPoint> place() const;
 
   core::Step step() const { return step_; }
-  /// The last point of the step that is over, by the program's clock; -1: none.
+  /// The last point of the step that has ended, by the program's clock; -1: none.
   std::int64_t passed() const { return passed_; }
 
   /// The next step; parameters hold `decided`.
@@ -51,7 +51,7 @@ class UnitGate {
   /// before it. Without units on demand it waits for the updates and gathers of the unit's parameters.
   core::Result<void> acquire(core::UnitIndex unit);
   core::Result<void> release(core::UnitIndex unit);
-  /// Of a list of passes: the one that has begun is the last of its round.
+  /// With a list of passes: whether the one that has begun is the last of its round.
   core::Result<void> may_end_round() const;
   core::Result<void> end_round();
   /// Takes part in the rounds in which this rank has no lane.
@@ -113,7 +113,7 @@ class UnitGate {
   int round_ = -1;
   core::Phase phase_ = core::Phase::forward;
   std::size_t next_pass_ = 0;    ///< of a list: the one after that which has begun
-  std::int64_t passed_ = -1;     ///< the last point that is over
+  std::int64_t passed_ = -1;     ///< the last point that has ended
   std::size_t next_gather_ = 0;  ///< not asked for yet
   std::optional<int> open_;      ///< unit of the program that may be read
   int open_slot_ = -1;

@@ -62,11 +62,11 @@ class RankWorld {
   struct Hooks {
     std::function<void(const messages::Envelope&)> to_trainer;
     std::function<void(const messages::Address& from, const Work&)> perform;
-    /// Of the bucket's present parameters; for checks that all ranks that keep a part hold the same bits.
+    /// The bits of the bucket's present parameters, to check that all ranks that keep a part hold the same.
     std::function<PublishedBits(core::BucketIndex bucket)> published_bits;
     Tracer* tracer = nullptr;
   };
-  /// Whether it had a session, or an attempt to join, or has one now. Then it is of no use to another.
+  /// True once a session was created or attempted; a world serves one session only.
   virtual bool is_used() const = 0;
   /// Once, before spawn().
   virtual core::Result<void> open(Hooks hooks) = 0;

@@ -78,7 +78,7 @@ void CheckpointInvariants::on(core::Rank rank, const StepShard& work) {
 
 void CheckpointInvariants::on(core::Rank rank, const StageChunk& work) {
   auto& buffer = buffers_[{rank, work.credit}];
-  // What was staged for a save that is over will not be written.
+  // What was staged for a save that has ended will not be written.
   // A writer that takes another's place sends each buffer once behind all that used it.
   if (work.sequence == 0) return;
   const bool is_free = buffer.use == Buffer::Use::free ||

@@ -38,7 +38,7 @@ class CreditInvariants {
 
   /// What the rank's trainer reports: that it has joined with this plan; that from now on it reads a unit's
   /// parameters, and in backward writes its gradients; that it no longer does so; that it has no lane left in
-  /// the step; and that the step is over.
+  /// the step; and that the step has ended.
   void joined(core::Rank rank, const TrainingPlan& plan);
   /// Reports that the plan's order of units was learned, before the first step.
   void learned(core::Rank rank);
@@ -62,7 +62,7 @@ class CreditInvariants {
     bool gives = false;      ///< returns a slot of the pool of gradients
     bool publishes = false;  ///< skipped when a step is not committed
     std::int64_t needed = 0;
-    std::int64_t until = 0;  ///< the slot it takes is returned when this point is over
+    std::int64_t until = 0;  ///< the slot it takes is returned when this point has ended
   };
   /// A moment of the trainer's clock, over all steps.
   using Moment = std::pair<core::Step, std::int64_t>;

@@ -44,7 +44,7 @@ struct SimulationOptions {
   Storage* storage = nullptr;            ///< for the checkpoints of all ranks; must outlive the simulation
   std::vector<Storage*> local_storages;  ///< for each rank's local copies; must outlive the simulation
   std::chrono::nanoseconds io_delay = std::chrono::microseconds(200);  ///< see SimulatedSurroundings
-  std::map<int, std::chrono::nanoseconds> local_io_delays;             ///< likewise
+  std::map<int, std::chrono::nanoseconds> local_io_delays;             ///< as above
   std::chrono::nanoseconds time_limit = std::chrono::hours(1);
   std::uint64_t event_limit = 1'000'000'000;
 };

@@ -193,7 +193,7 @@ class TinyTrainer {
   /// The rank's, of each of its lanes.
   int piece() const { return session_.rank().value % session_.training().context_parallel; }
 
-  /// Of this rank's piece: 1 unless lanes have weights of their own.
+  /// The weight of this rank's piece: 1 unless lanes have weights of their own.
   double weight_of(core::Lane lane) const {
     if (!options_.weighs) return 1;
     const core::CounterRandom random(options_.seed + static_cast<std::uint64_t>(piece()), "weights",

@@ -21,7 +21,7 @@ std::string boot_id() {
   return line;
 }
 
-/// Of a namespace, or of what is mounted at a path.
+/// Identifies a namespace, or what is mounted at a path.
 std::string identity_of(const char* path) {
   struct stat found {};
   return ::stat(path, &found) == 0 ? fmt::format("{}:{}", found.st_dev, found.st_ino) : std::string();

@@ -13,7 +13,7 @@ struct HostIdentity {
   std::uint64_t id = 0;
 };
 
-/// Of the host on which this process runs.
+/// The identity of the host on which this process runs.
 HostIdentity host_identity();
 
 }  // namespace troupe::actors

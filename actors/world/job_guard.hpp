@@ -25,7 +25,7 @@ int kill_until_none_is_found(const std::function<std::vector<pid_t>()>& find,
 /// Removes the job's segments, /dev/shm/troupe-<job>-*. Returns how many there were.
 int remove_job_segments(const std::string& job);
 
-/// What must be gone when a job is over, even if its launcher was killed.
+/// What must be gone when a job has ended, even if its launcher was killed.
 struct JobLeftovers {
   std::string job;                  ///< segments troupe-<job>-*
   std::string mark;                 ///< processes with this NAME=value in their environment

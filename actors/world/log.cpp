@@ -29,7 +29,7 @@ constexpr std::array<std::string_view, 6> kLevelNames{"trace", "debug", "info", 
 constexpr std::array<std::string_view, kSubsystems> kSubsystemNames{
     "session", "actors", "transport", "collectives", "checkpoint", "replica", "device", "launch", "tools"};
 
-/// Of spdlog's levels, "critical" is not used.
+/// spdlog's level "critical" is not used.
 spdlog::level::level_enum spdlog_level(LogLevel level) {
   return level == LogLevel::off ? spdlog::level::off
                                 : static_cast<spdlog::level::level_enum>(static_cast<int>(level));

@@ -65,7 +65,7 @@ struct LogOptions {
   core::Epoch epoch{};
   /// Receives sentences without time, level and place, in place of standard error; from any thread.
   std::function<void(std::string_view sentence)> sentences;
-  /// Receives whole lines without a line break, likewise.
+  /// Receives whole lines without a line break, as above.
   std::function<void(std::string_view line)> lines;
 };
 

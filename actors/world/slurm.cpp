@@ -110,7 +110,7 @@ Result<std::string> first_host(std::string_view list) {
       host += list[at++];
       continue;
     }
-    // Of "[003-005,009]", 003.
+    // "003" from "[003-005,009]".
     const auto close = std::min(list.find(']', at), list.size());
     const auto numbers = list.substr(at + 1, close - at - 1);
     const auto first = numbers.substr(0, numbers.find_first_of("-,"));

@@ -37,7 +37,7 @@ int run_program(const char* program, int failed, const std::function<int()>& bod
   } catch (const std::bad_alloc&) {  // of a library that has its own way to find memory
     posix::end_program(posix::kNoMemory);
   } catch (const std::system_error& error) {
-    // Of fmt::print, or of a thread that could not be started.
+    // Thrown by fmt::print, or by a thread that could not be started.
     why = std::ferror(stdout) != 0 ? "cannot write to standard output: " + error.code().message()
                                    : fmt::format("{}{}", error.what(), posix::advice_for(error.code()));
   }

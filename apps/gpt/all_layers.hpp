@@ -52,7 +52,7 @@ class AllLayers final : public RankModel {
   StepHooks reading();
   /// All of a parameter that ranks have parts of, in the model's dtype. Valid until the next call.
   core::Result<std::span<const std::byte>> whole_parameter(core::ParameterIndex parameter);
-  /// All of a parameter of the whole model, by its place there, if ranks share the experts. Likewise.
+  /// All of a parameter of the whole model, by its place there, if ranks share the experts. As above.
   core::Result<std::span<const std::byte>> whole_of_all(std::size_t place);
   core::Result<gpu::BufferView> on_host(gpu::BufferView values, gpu::Buffer& staging);
 

@@ -85,8 +85,8 @@ Result<bool> check_belongs(actors::RankWorld& world, const Origin& origin, const
   return is_there;
 }
 
-/// Of a checkpoint, or the newest in the storage if the name is empty, before anything is read into memory.
-/// One that is damaged will be passed over.
+/// Compares the settings of a checkpoint (the newest in the storage if the name is empty) before anything is
+/// read into memory. One that is damaged will be passed over.
 Result<void> check_settings(actors::Storage& storage, std::string name, const RunOptions& options) {
   const auto checkpoints = TRY(actors::list_checkpoints(storage));
   if (name.empty() && !checkpoints.empty()) name = checkpoints.front().name;

@@ -22,8 +22,8 @@ struct Beginning {
 /// Restores what RunOptions::resume asks for; after a restart, the newest of the run's own checkpoints, if
 /// there is one. By all ranks alike, before the first step. Errc::already_exists if the run's directories
 /// hold checkpoints or local copies of another course of training: a restart would go on from those, and
-/// saves of steps that are there would be dropped. Errc::mismatch if the checkpoint is of another model or,
-/// without RunOptions::force_resume, of another course of training.
+/// saves of steps that are there would be dropped. Errc::mismatch if the checkpoint has another model or,
+/// without RunOptions::force_resume, belongs to another course of training.
 core::Result<Beginning> begin_run(DistributedTrainer& trainer, actors::RankWorld& world,
                                   const RunOptions& options);
 

@@ -19,7 +19,7 @@ struct RotaryScaling {
     none,
     linear,    ///< all angles are divided by the factor
     llama3,    ///< slow ones are divided, fast ones are not, those between are interpolated
-    yarn,      ///< likewise, by the numbers of pairs
+    yarn,      ///< as above, by the numbers of pairs
     longrope,  ///< each is divided by a factor of its own
   };
   Kind kind = Kind::none;

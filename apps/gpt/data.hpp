@@ -66,7 +66,8 @@ class Corpus {
 
   TokenText training() const;
   TokenText evaluation() const;
-  /// Of the text that is trained on and where its parts begin: equal for equal data, wherever the file is.
+  /// Hashes the text that is trained on and where its parts begin: equal for equal data, wherever the file
+  /// is.
   std::uint64_t hash() const { return hash_; }
   /// Errc::io names a mapped file that has other bytes than at open(), or fewer. Called after a batch was
   /// filled, before anything depends on it.

@@ -69,7 +69,8 @@ class DistributedTrainer {
   /// A hash of all parameters, independent of how they are shared.
   core::Result<std::uint64_t> parameter_hash();
 
-  /// Of all routers, (layers, experts); null without ExpertConfig::bias_rate. They change from step to step.
+  /// The biases of all routers, (layers, experts); null without ExpertConfig::bias_rate. They change from
+  /// step to step.
   const std::vector<float>* router_biases() const { return biases_.get(); }
 
   actors::Session& session() { return *session_; }

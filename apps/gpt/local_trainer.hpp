@@ -35,7 +35,7 @@ class LocalTrainer {
   /// As RankModel::evaluate().
   core::Result<std::optional<double>> evaluate(std::size_t batches);
 
-  /// Of the whole evaluation text.
+  /// Over the whole evaluation text.
   core::Result<Perplexity> perplexity();
 
   Model& model() { return model_; }

@@ -33,8 +33,8 @@ class BasicModel {
   /// (config_of_share()); tokens, losses and logits are those of the whole model, the same on every member,
   /// while parameters and gradients are the part's. With sequence parallelism norms get a part of the rows,
   /// and add a part of their gradients. If a group shares the context, `shape` has this member's tokens of
-  /// each sequence, in the order of positions_of_member(), and losses and gradients are of these. Routers of
-  /// experts decide about the rows of all members; then their losses are only in routes().
+  /// each sequence, in the order of positions_of_member(), and losses and gradients belong to these. Routers
+  /// of experts decide about the rows of all members; then their losses are only in routes().
   static core::Result<BasicModel> create(const ModelConfig& config, BatchShape shape,
                                          Keep keep = Keep::activations, const Sharing<T>& sharing = {});
 
@@ -74,7 +74,7 @@ class BasicModel {
   }
   const TensorParallel<T>* tensor() const { return tensor_ ? &*tensor_ : nullptr; }
   const ContextParallel<T>* across() const { return across_ ? &*across_ : nullptr; }
-  /// Of the whole model.
+  /// The whole model's.
   std::size_t vocabulary() const { return config_.vocabulary * (tensor_ ? tensor_->group->size() : 1); }
 
   ModelConfig config_;

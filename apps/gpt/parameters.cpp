@@ -129,7 +129,7 @@ class TableBuilder {
   const ModelConfig& config_;
   ParameterTable table_;
   std::optional<std::size_t> unit_;  // of what is being added
-  bool is_expert_ = false;           // likewise
+  bool is_expert_ = false;           // as above
 };
 
 }  // namespace

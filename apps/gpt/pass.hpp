@@ -18,7 +18,7 @@ struct StepHooks {
   /// gradient. Returns when this is allowed, and may first set where the values and the gradient are; an
   /// Error ends the pass.
   std::function<core::Result<void>(std::size_t parameter)> before_use;
-  /// Called when forward is over and backward begins, before before_use for what backward reads first.
+  /// Called when forward has ended and backward begins, before before_use for what backward reads first.
   std::function<core::Result<void>()> begin_backward{};
   /// Called when this microbatch has added everything to the parameter's gradient: in backward order, at the
   /// earliest moment. A tied embedding comes last.
@@ -34,7 +34,7 @@ struct StepHooks {
   /// Replaces loss_scale for the router losses, if the pass has a part of a microbatch whose routers decide
   /// about all of it.
   std::optional<double> router_scale{};
-  /// Of the gradients of the router losses.
+  /// What the gradients of the router losses are multiplied by.
   double scale_of_router() const { return router_scale.value_or(loss_scale) * router_factor; }
   /// Tokens of the one sequence that ranks share, if it was padded: the tokens beyond go to no experts.
   std::optional<std::size_t> length{};

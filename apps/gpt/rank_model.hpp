@@ -62,7 +62,7 @@ class RankModel {
   virtual core::Result<std::optional<double>> evaluate(std::size_t batches) = 0;
   /// As TrainableModel::logits().
   virtual core::Result<std::span<const float>> logits(TrainableModel::Tokens tokens) = 0;
-  /// Of all parameters, whole and in order.
+  /// Hashes all parameters, whole and in order.
   virtual core::Result<std::uint64_t> parameter_hash() = 0;
   /// Elements of a whole parameter. Rank 0 reads them in the order of places, each from the first to the last
   /// element; the others hand theirs over.

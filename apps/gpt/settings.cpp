@@ -192,7 +192,7 @@ void add_way(Collector& all, const Options& options, const RunOptions& run) {
       .add("--local-checkpoints", run.world.local_checkpoint_directory.empty() ? "none" : "given");
 }
 
-/// Of a checkpoint that was saved before checkpoints kept all settings.
+/// The settings of a checkpoint that was saved before checkpoints kept all of them.
 std::vector<std::pair<std::string, std::string>> old_settings(const Value& common) {
   const std::pair<const char*, const char*> known[] = {{"seed", "--seed"},
                                                        {"lanes", "--lanes"},
@@ -270,7 +270,7 @@ Result<std::string> compare_with_checkpoint(const Value& common, const Settings&
   if (!of_model.empty()) {
     return core::fail(
         Errc::mismatch,
-        "the checkpoint is of another model than this run: {}; give the options it was saved with, "
+        "the checkpoint has another model than this run: {}; give the options it was saved with, "
         "or --resume never and an empty directory to begin anew",
         joined(of_model));
   }

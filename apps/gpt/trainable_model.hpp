@@ -24,7 +24,7 @@ class TrainableModel {
   /// In table order, in the model's dtype, in the memory of its device. They must live until the losses are
   /// taken.
   using Parameters = std::span<const std::byte* const>;
-  /// fp32, likewise.
+  /// fp32, as above.
   using Gradients = std::span<float* const>;
 
   virtual ~TrainableModel() = default;

@@ -107,7 +107,7 @@ struct RunRecord {
   std::vector<RunSample> samples;
   std::vector<ExpertLoadRecord> expert_loads;  ///< in order, as steps
   std::optional<RunPipeline> pipeline;         ///< the last one
-  std::optional<RunTraffic> traffic;           ///< likewise
+  std::optional<RunTraffic> traffic;           ///< as above
 };
 
 /// How long this record's run has lasted at `unix_seconds` of the wall clock: the starting time for the clock

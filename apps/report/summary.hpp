@@ -9,8 +9,8 @@
 
 namespace troupe::apps {
 
-/// The figures by which a run is judged. Shares are of the step time; medians are over all steps except the
-/// first, which warms up.
+/// The figures by which a run is judged. Shares are relative to the step time; medians are over all steps
+/// except the first, which warms up.
 struct RunSummary {
   std::int64_t steps = 0;
   std::int64_t refused_steps = 0;

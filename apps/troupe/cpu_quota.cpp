@@ -10,7 +10,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Of version 2: "150000 100000", or "max 100000".
+/// Version 2 has "150000 100000", or "max 100000".
 std::optional<double> read_unified(const fs::path& group) {
   std::ifstream file(group / "cpu.max");
   double quota = 0;
@@ -19,7 +19,7 @@ std::optional<double> read_unified(const fs::path& group) {
   return quota / period;
 }
 
-/// Of version 1: a quota of -1 is none.
+/// In version 1 a quota of -1 means none.
 std::optional<double> read_controller(const fs::path& group) {
   std::ifstream quota_file(group / "cpu.cfs_quota_us");
   std::ifstream period_file(group / "cpu.cfs_period_us");

@@ -61,7 +61,7 @@ struct ShardedTensor {
   bool is_main_replica() const { return core::is_main_replica(replica_id); }
   /// The place in the global tensor.
   Box box() const;
-  /// Of a regular part: its place in the grid that axis_fragmentations spans.
+  /// A regular part's place in the grid that axis_fragmentations spans.
   Shape grid_cell() const;
   std::int64_t bytes() const;
 

@@ -40,7 +40,7 @@ struct UnknownSafetensor {
 
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries;        ///< in the order of their bytes
-  std::vector<UnknownSafetensor> unknown;       ///< likewise
+  std::vector<UnknownSafetensor> unknown;       ///< as above
   std::map<std::string, std::string> metadata;  ///< the free-form member kMetadataName
   std::uint64_t data_begin = 0;                 ///< where the first tensor begins
 
@@ -70,7 +70,7 @@ Result<void> check_header_size(std::string_view header);
 /// Validates a header: `beginning` holds at least the header, `file_bytes` is the size of the file.
 /// Errc::corrupt for a header that is short, not JSON, or too large (100 MB), for tensors that overlap, leave
 /// gaps or do not end where the file does, for sizes that contradict shape and dtype, and for duplicate
-/// names. Of types that are not known, only those of known widths have their sizes checked.
+/// names. The sizes of unknown types are checked only if their widths are known.
 Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> beginning,
                                                    std::uint64_t file_bytes);
 

@@ -46,7 +46,8 @@ struct SaveStructure {
 
 /// For messages. Equal structures have equal bytes, so hash64 of them tells structures apart.
 std::string to_text(const SaveStructure& structure);
-/// Of tensors and pieces, whatever the homes: a copy of a rank's state fits every structure with the same.
+/// A hash of tensors and pieces, whatever the homes: a copy of a rank's state fits every structure with an
+/// equal one.
 std::uint64_t layout_hash(const SaveStructure& structure);
 /// Errc::corrupt.
 Result<SaveStructure> parse_structure(std::string_view text);

@@ -46,18 +46,18 @@ struct RouterRows {
 template <class T>
 Result<void> decide_alone(const RouterRows<T>& rows, double router_factor, RouterDecision& decision);
 
-/// Of the rows of all members that share sequences, by position, `own` says which are the rank's. All decide
+/// The rows of all members that share sequences, by position; `own` says which are the rank's. All decide
 /// alike about all, as one rank with whole sequences does, and keep their own; the first says the loss.
 struct MembersRows {
   std::vector<std::size_t> own;
   bool is_first = true;
 };
-/// `logits` are of all rows (rows, E). Own rows behind them, where a sequence was filled up, have no experts.
+/// `logits` has all rows (rows, E). Own rows behind them, where a sequence was filled up, have no experts.
 template <class T>
 Result<void> decide_together(const RouterRows<T>& rows, std::span<const T> logits, const MembersRows& members,
                              double router_factor, RouterDecision& decision);
 
-/// Of the ranks that compute with the same router.
+/// What the ranks that compute with the same router share.
 struct RouterShare {
   bool adds_losses = true;  ///< of those that share the layer, whose gradients are summed, one does
   std::size_t members = 1;  ///< that share each sequence

@@ -12,7 +12,7 @@ namespace {
 template <class Operation>
 void combine_each(std::vector<std::int64_t>& into, const std::vector<std::int64_t>& other,
                   Operation combine) {
-  CHECK(into.size() == other.size(), "tallies that are combined are of one model");
+  CHECK(into.size() == other.size(), "tallies that are combined belong to one model");
   std::transform(into.begin(), into.end(), other.begin(), into.begin(), combine);
 }
 

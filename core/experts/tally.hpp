@@ -26,7 +26,7 @@ class ExpertTally {
   void add(std::size_t layer, const Dispatch& dispatch);
   /// Counts of one layer, of each expert.
   void add(std::size_t layer, std::span<const std::int64_t> chosen, std::span<const std::int64_t> dropped);
-  /// `other` is of the same model, or empty.
+  /// `other` belongs to the same model, or empty.
   ExpertTally& operator+=(const ExpertTally& other);
   ExpertTally operator-(const ExpertTally& other) const;
 

@@ -65,7 +65,7 @@ std::optional<std::vector<DimensionPlace>> places_in_tensor(const std::vector<st
   return places;
 }
 
-/// One extent and one stride, as one dimension of a mesh has unless it is of several.
+/// One extent and one stride, as one dimension of a mesh has unless it stands for several.
 std::optional<std::int64_t> only_number(const PickleNode& object, std::string_view name) {
   const auto state = object.state();
   auto found = state ? state_field(*state, name) : std::nullopt;

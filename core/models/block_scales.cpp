@@ -62,7 +62,7 @@ Result<std::optional<ScaledBlocks>> scaled_blocks(std::string_view config) {
 }
 
 Shape factors_shape(const ScaledBlocks& blocks, const Shape& matrix) {
-  CHECK(matrix.size() == 2, "blocks are of matrices");
+  CHECK(matrix.size() == 2, "blocks are cut from matrices");
   return {blocks_of(matrix[0], blocks.rows), blocks_of(matrix[1], blocks.columns)};
 }
 

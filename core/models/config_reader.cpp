@@ -49,7 +49,7 @@ void ConfigReader::complain(std::string what) {
 }
 
 void ConfigReader::complain_kind(const std::string& key, const Json& json) {
-  complain(fmt::format("key '{}{}' has the value {}, which is of a wrong kind or out of range", prefix_, key,
+  complain(fmt::format("key '{}{}' has the value {}, which has a wrong kind or out of range", prefix_, key,
                        shown(json)));
 }
 

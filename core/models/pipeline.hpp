@@ -24,8 +24,9 @@ struct LayerChunk {
 Result<std::vector<std::vector<LayerChunk>>> place_layers(const TransformerConfig& config);
 
 /// Layers per stage where they do not divide evenly: all middle stages have m layers; the first gets half of
-/// the rest, rounded down, and the last the other half. Of the m with both in 1..m, the one whose first stage
-/// is nearest to m is taken. Errc::invalid_argument if there is none, no stage, or more stages than layers.
+/// the rest, rounded down, and the last the other half. Among the m with both in 1..m, the one is taken whose
+/// first stage is nearest to m. Errc::invalid_argument if there is none, no stage, or more stages than
+/// layers.
 Result<std::vector<std::int64_t>> pipeline_shards(std::int64_t layers, std::int64_t stages);
 
 /// A rank's coordinates, tensor parallel fastest: rank = ((pp * DP + dp) * CP + cp) * TP + tp.

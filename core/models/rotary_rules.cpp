@@ -161,7 +161,7 @@ void scale_latent_attention(ConfigReader& values, const std::string& type, Trans
   config.mscale_all_dim = values.value_or("mscale_all_dim", 1.0);
 }
 
-/// Of cosines and sines, if the file gives it.
+/// The factor of cosines and sines, if the file gives it.
 std::optional<double> attention_factor_of(ConfigReader& values) {
   const auto factor = values.maybe<double>("attention_factor");
   if (factor && !(*factor > 0)) values.refuse("attention_factor", "it must be above 0");
@@ -242,7 +242,7 @@ void scale_as_longrope(ConfigReader& values, ConvertedModel& converted) {
   rotary.attention_factor = attention_factor_of(values).value_or(derived);
   if (!std::isfinite(rotary.attention_factor))
     values.refuse("original_max_position_embeddings", "it must be above 1");
-  // Of older versions.
+  // Keys of older versions.
   for (const char* key : {"short_mscale", "long_mscale"}) {
     if (values.find(key) != nullptr) values.refuse(key, "transformers does not read it");
   }

@@ -29,7 +29,7 @@ struct ModelWeight {
   WeightSplit split = WeightSplit::copy;
   WeightStage stage = WeightStage::layer;
   std::int64_t layer = 0;
-  std::int64_t expert = -1;  ///< -1: of no expert
+  std::int64_t expert = -1;  ///< -1: not an expert's
 
   std::string name(std::int64_t layer_number, std::int64_t expert_number) const;
 };

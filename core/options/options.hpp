@@ -214,7 +214,7 @@ struct TrainingOptions {
   /// Number of consecutive data-parallel ranks that experts (ParameterSpec::is_expert) are distributed over;
   /// it must divide the data-parallel ranks. Above 1, these must divide the lanes. Session::group() has "ep".
   int expert_parallel = 1;
-  /// Of each layer of the model that all ranks have in common, pipeline stages included: Session::experts()
+  /// For each layer of the model that all ranks have in common, pipeline stages included: Session::experts()
   /// has those with experts. A rank's experts of a layer are consecutive ones.
   std::vector<ExpertLayerOptions> experts{};
   /// Replicas of the sharded optimizer; must divide the number of data-parallel ranks, or, where these share

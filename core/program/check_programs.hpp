@@ -20,7 +20,7 @@ struct CheckedRank {
 struct CheckedGroup {
   GroupKind kind = GroupKind::world;
   std::vector<int> members;  ///< indices of ranks, in group order
-  /// Of the real group, of which `members` may be representatives; the entries' counts must be for it.
+  /// The size of the real group, which `members` may only represent; the entries' counts must be for it.
   std::int64_t size = 0;
 };
 
@@ -46,8 +46,8 @@ struct CheckedJob {
 /// PR-4: gradients of a class with also_sum are summed over its group once per step, after their last
 /// reduction and in the order of these. Otherwise Errc::mismatch names the tensor.
 /// PR-5: every operation of a trainer's own is met by all members of its group, in the same order and at the
-/// same point, before that point is over; they agree on operation, dtype and counts, and bounded counts come
-/// after an exchange of counts. Otherwise the error is as of PR-1 and PR-2.
+/// same point, before that point has ended; they agree on operation, dtype and counts, and bounded counts
+/// come after an exchange of counts. Otherwise the error is as of PR-1 and PR-2.
 Result<void> check_programs(const CheckedJob& job);
 
 /// The whole job on a mesh: programs[r] is that of global rank r.

@@ -47,7 +47,7 @@ class LaneDeal {
   /// For places with one source.
   DealtLanes dealt(const std::vector<int>& coordinates) const;
   /// The lanes of all ranks that share the first `axes` coordinates: a contiguous block, if none of these
-  /// coordinates is of a sharded axis.
+  /// coordinates is on a sharded axis.
   LaneRange block(const std::vector<int>& coordinates, std::size_t axes) const;
   /// The lanes, in one round, of all ranks that share the first `axes` coordinates, which include those of
   /// all partial axes. Contiguous; empty for ranks without a lane in that round.

@@ -122,7 +122,7 @@ class ProgramPlanner {
   /// All units of a pass, in its order.
   std::vector<int> units_in(const UnitPass& pass) const {
     const bool is_forward = pass.phase == Phase::forward;
-    // Without a list of passes, each is of all units.
+    // Without a list of passes, each goes through all units.
     if (!program_.order.empty()) return is_forward ? program_.order.forward : program_.order.backward;
     std::vector<int> units(static_cast<std::size_t>(pass.end - pass.first));
     std::iota(units.begin(), units.end(), pass.first);
@@ -340,7 +340,7 @@ Result<void> ProgramPlanner::check_unit(const ProgramInputs& inputs, std::size_t
     }
     const TensorClass& tensor_class = inputs.classes[tensor.tensor_class];
     if (tensor_class.domain >= inputs.domains.size()) {
-      return fail(Errc::invalid_argument, "class {} is of domain {}, but there are {} domains",
+      return fail(Errc::invalid_argument, "class {} is in domain {}, but there are {} domains",
                   tensor.tensor_class, tensor_class.domain, inputs.domains.size());
     }
     const auto& sizes = inputs.domains[tensor_class.domain].sizes;

@@ -23,10 +23,11 @@ struct ProgramInputs {
   /// Collectives that the trainer says it will post itself, in the order of each point. The same on all ranks
   /// of their groups.
   std::vector<TrainerOperation> operations;
-  WorldSize world{1};  ///< ranks of the job, which the verdict is of
+  WorldSize world{1};  ///< ranks of the job, all of which share the verdict
   Numerics numerics = Numerics::ordered;
   int lanes = 0;  ///< of the job
-  /// Of a lane, each computed by a rank of its own: neighbours on the innermost axis (context parallelism).
+  /// Pieces of a lane, each computed by a rank of its own: neighbours on the innermost axis (context
+  /// parallelism).
   int pieces = 1;
   bool overlap = true;        ///< communication runs beside forward and backward; otherwise between them
   int parameter_credits = 2;  ///< units on demand that may be gathered at once; 1 without overlap
@@ -74,10 +75,10 @@ Result<int> rounds_of(const ProgramInputs& inputs, const std::vector<int>& coord
 /// round, otherwise all together (domain_lanes.hpp). So what their owner puts in are subtree roots as of any
 /// rank.
 ///
-/// Of a list of passes every pass is a sweep of its own: it gathers the units it goes through, none of them
-/// before the pass before it is over, and the one that adds to gradients hands them over. A slot of gradients
-/// is taken until its next user in any pass comes. The last round's reductions are those of the last round
-/// of each unit.
+/// Every pass of a list is a sweep of its own: it gathers the units it goes through, none of them
+/// before the pass before it has ended, and the one that adds to gradients hands them over. A slot of
+/// gradients is taken until its next user in any pass comes. The last round's reductions are those of the
+/// last round of each unit.
 ///
 /// The trainer's own operations move nothing of the program: they are there for the check
 /// (check_programs.hpp), and for ranks to compare. Their groups are tp, cp and ep, whose members have lanes

@@ -43,9 +43,9 @@ enum class Pool : std::uint8_t {
 inline constexpr std::size_t kPools = 2;
 std::string_view name_of(Pool pool) noexcept;
 
-/// A slot of a pool that is taken when one thing begins and given back when another is over. An entry that
+/// A slot of a pool that is taken when one thing begins and given back when another has ended. An entry that
 /// takes one gives it back at the end of `point`; one that gives back what the trainer took, at the begin of
-/// `point`, does so when the entry is over.
+/// `point`, does so when the entry has ended.
 struct Credit {
   Pool pool = Pool::parameters;
   TrainerPoint point;
@@ -66,8 +66,8 @@ struct ProgramEntry {
   Placements to;
   /// Parameters in f8 go in microscaling blocks (core/mx_blocks.hpp).
   DType wire = DType::f32;
-  /// Of the tensor where it is larger: what an all_gather brings, what the others start from. In an exchange
-  /// (all_to_all) those of one subtree root.
+  /// Elements of the tensor where it is larger: what an all_gather brings, what the others start from. In an
+  /// exchange (all_to_all), those of one subtree root.
   std::int64_t elements = 0;
   /// In an exchange of gradients a member puts in `elements` for each root it holds.
   Counts counts;
@@ -75,10 +75,10 @@ struct ProgramEntry {
   /// of gradients, of what each member has. 0: in one.
   std::int64_t chunk = 0;
   TrainerPoint ready;   ///< at its end the last input is complete
-  TrainerPoint needed;  ///< it does not begin before the entry is over
+  TrainerPoint needed;  ///< it does not begin before the entry has ended
   int stream = 0;
   std::optional<Credit> takes;  ///< at launch
-  std::optional<Credit> gives;  ///< when it is over
+  std::optional<Credit> gives;  ///< when it has ended
 
   friend bool operator==(const ProgramEntry&, const ProgramEntry&) = default;
 };
@@ -87,7 +87,7 @@ struct ProgramEntry {
 bool is_also_sum(const ProgramEntry& entry);
 /// Parameters that go in microscaling blocks (TensorClass::gathered).
 bool is_in_blocks(const ProgramEntry& entry);
-/// Of so many elements of the entry's tensor, as they are sent.
+/// The bytes of so many elements of the entry's tensor, as they are sent.
 std::int64_t wire_bytes(const ProgramEntry& entry, std::int64_t elements);
 /// For people: "all_gather of parameters 3.0", "sum over tp of gradients 3.0".
 std::string describe(const ProgramEntry& entry);
@@ -99,7 +99,7 @@ struct ProgramRun {
   std::vector<ProgramEntry> entries;
   int times = 1;
   int unit_step = 0;
-  int round = 0;  ///< in lists of passes: of the entries, the first time that their segment is done
+  int round = 0;  ///< in lists of passes: the round of the entries, the first time that their segment runs
 
   friend bool operator==(const ProgramRun&, const ProgramRun&) = default;
 };
@@ -151,7 +151,7 @@ struct Program {
   /// What the trainer does beside it, in every round, as far as it is declared.
   std::vector<OperationRun> operations;
 
-  /// In the order of the step; of none of them done 0 times.
+  /// In step order. No segment repeats zero times.
   std::vector<const ProgramSegment*> segments() const;
   int unit_count() const;
   const Unit& unit(int index) const;

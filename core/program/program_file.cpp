@@ -283,7 +283,7 @@ Result<JobPrograms> join_files(std::span<const NamedProgramFile> files) {
   for (const NamedProgramFile& one : files) {
     if (one.file.sizes != job.sizes) {
       return fail(Errc::invalid_argument,
-                  "{} is of a job on {} ranks, {} of one on {}; give programs of one job", files[0].name,
+                  "{} is from a job on {} ranks, {} from one on {}; give programs of one job", files[0].name,
                   fmt::join(job.sizes, "x"), one.name, fmt::join(one.file.sizes, "x"));
     }
     for (const auto& part : one.file.parts) {

@@ -51,8 +51,8 @@ struct NamedProgramFile {
 };
 
 /// The job whose ranks' programs are in these files. Ranks with equal programs share one.
-/// Errc::invalid_argument names the files that are of jobs of other sizes, and the ranks that have no
-/// program, or two.
+/// Errc::invalid_argument names the files from jobs of other sizes, and the ranks that have no program,
+/// or two.
 Result<JobPrograms> join_files(std::span<const NamedProgramFile> files);
 
 }  // namespace troupe::core

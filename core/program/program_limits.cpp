@@ -78,7 +78,7 @@ class Limits {
     }
     for (const TensorClass& tensor_class : program_.classes) {
       if (tensor_class.domain >= program_.domains.size()) {
-        return fail(Errc::corrupt, "a class is of domain {} of {}", tensor_class.domain,
+        return fail(Errc::corrupt, "a class is in domain {} of {}", tensor_class.domain,
                     program_.domains.size());
       }
       if (const auto checked = check_gathered(tensor_class); !checked) {
@@ -111,7 +111,7 @@ class Limits {
             tensor.elements <= kMostElements) {
           continue;
         }
-        return fail(Errc::corrupt, "a tensor of {} elements is of class {} of {}", tensor.elements,
+        return fail(Errc::corrupt, "a tensor of {} elements is in class {} of {}", tensor.elements,
                     tensor.tensor_class, program_.classes.size());
       }
     }
@@ -160,7 +160,7 @@ class Limits {
       for (const UnitPass& pass : run.passes) {
         const std::int64_t last = pass.round + std::int64_t{run.times - 1} * run.round_step;
         if (pass.round >= 0 && last < program_.rounds) continue;
-        return fail(Errc::corrupt, "a pass is of round {} of {}",
+        return fail(Errc::corrupt, "a pass is in round {} of {}",
                     pass.round < 0 || pass.round >= program_.rounds ? pass.round : last, program_.rounds);
       }
     }
@@ -200,7 +200,7 @@ class Limits {
           const auto unlisted = has_list ? program_.rounds - 1 : 0;
           const auto round = is_listed ? run.round + step / run.times * segment->round_step : unlisted;
           if (round < 0 || round >= program_.rounds) {
-            return fail(Errc::corrupt, "an entry is of round {} of {}", round, program_.rounds);
+            return fail(Errc::corrupt, "an entry is in round {} of {}", round, program_.rounds);
           }
           for (const ProgramEntry& entry : run.entries) {
             TRY(check(shifted(entry, static_cast<int>(step % run.times) * run.unit_step), round));
@@ -239,7 +239,7 @@ class Limits {
     return launches * segment.times;
   }
 
-  /// Of the trainer.
+  /// Checks the trainer's operations.
   Result<void> check_own_operations() const {
     std::int64_t count = 0;
     for (const OperationRun& run : program_.operations) {
@@ -260,7 +260,7 @@ class Limits {
           const bool is_of_pass = one.point.phase == Phase::forward || one.point.phase == Phase::backward;
           if (is_of_pass && one.point.round == 0 && unit >= 0 && unit < units_) continue;
           return fail(Errc::corrupt,
-                      "{} names unit {} and round {}; it is of forward or backward of {} units",
+                      "{} names unit {} and round {}; it belongs to forward or backward of {} units",
                       describe(one), unit, one.point.round, units_);
         }
         TRY(check_counts(one));
@@ -269,7 +269,7 @@ class Limits {
     return {};
   }
 
-  /// Of an entry or an operation.
+  /// Checks those of an entry or an operation.
   template <class Counted>
   static Result<void> check_counts(const Counted& counted) {
     std::int64_t members = 0;
@@ -299,7 +299,7 @@ class Limits {
     }
     const std::int64_t unit = entry.tensor.kind == TensorKind::verdict ? 0 : entry.tensor.unit + units;
     if (unit < 0 || (entry.tensor.kind != TensorKind::verdict && unit >= units_)) {
-      return fail(Errc::corrupt, "{} is of unit {}, but there are {} units", describe(entry), unit, units_);
+      return fail(Errc::corrupt, "{} is in unit {}, but there are {} units", describe(entry), unit, units_);
     }
     if (entry.stream < 0 || entry.stream >= program_.streams) {
       return fail(Errc::corrupt, "{} is on stream {} of {}", describe(entry), entry.stream, program_.streams);
@@ -326,7 +326,7 @@ Result<void> check_limits(const ProgramFile& file) {
     const auto& part = file.parts[i];
     for (const auto& [first, last] : part.places) {
       if (first >= 0 && first <= last && last < ranks) continue;
-      return fail(Errc::corrupt, "programs[{}] is of ranks {} to {}, but there are {}", i, first, last,
+      return fail(Errc::corrupt, "programs[{}] is for ranks {} to {}, but there are {}", i, first, last,
                   ranks);
     }
     const auto checked = Limits(part.program, file.sizes).check();

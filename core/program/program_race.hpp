@@ -68,7 +68,7 @@ class ProgramRace {
 
   explicit ProgramRace(const CheckedJob& job);
 
-  /// Until nothing can go on. An Error is of PR-2 or PR-3.
+  /// Until nothing can go on. An Error breaks PR-2 or PR-3.
   Result<void> run();
   bool is_over() const;
 
@@ -80,7 +80,7 @@ class ProgramRace {
   std::optional<int> trainer_waits_for(int rank) const;
   /// What a trainer that is in a point waits for: an operation of its own, to which it has come.
   const CheckedOperation& operation_of(int rank) const;
-  /// Of a launch at the head of its stream which was not launched.
+  /// Whether a launch at the head of its stream waits for a credit.
   bool lacks_credit(int rank, int launch) const;
 
  private:

@@ -66,7 +66,7 @@ std::vector<ProgramRun> common_runs(const ProgramSegment& segment, const Communi
   return fold(common_entries(segment, communicator));
 }
 
-/// Of a list of passes, folded by what members have in common alone.
+/// The lines of a list of passes, folded only by what members have in common.
 template <class Text>
 void add_pass_lines(const std::vector<ProgramSegment>& segments, Text text, std::vector<std::string>& lines) {
   for (const ProgramSegment& segment : segments) {

@@ -86,7 +86,7 @@ class Detective {
     return {fmt::format("waits for entry {}", *launch), Waiting{w.rank, *launch}};
   }
 
-  /// Of an operation of the trainer's own: for the first member which is not there.
+  /// Why an operation of the trainer's own stands still: the first member that is not there.
   Reason why_meeting(const Waiting& w) const {
     const CheckedOperation& own = race_.operation_of(w.rank);
     const auto kind = own.operation.group;

@@ -15,7 +15,7 @@ namespace troupe::core {
 
 /// A collective that the trainer posts itself, as part of a unit's forward or backward, in every round: of
 /// tensor parallelism, of the dispatch of tokens to experts. All members of its group come to it before the
-/// point is over.
+/// point has ended.
 struct TrainerOperation {
   enum class Kind : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast };
 
@@ -32,7 +32,7 @@ struct TrainerOperation {
 std::string_view name_of(TrainerOperation::Kind kind) noexcept;
 /// "all_to_all on ep in 'forward of unit 3'"
 std::string describe(const TrainerOperation& operation);
-/// The same of a unit further on.
+/// The same, for a later unit.
 TrainerOperation shifted(TrainerOperation operation, int units);
 
 /// `operations`, then the same `unit_step` units further on, `times` times in all.
@@ -44,15 +44,15 @@ struct OperationRun {
   friend bool operator==(const OperationRun&, const OperationRun&) = default;
 };
 
-/// Of those of a round: first those of forward by the numbers of units, then those of backward, and of one
-/// point in the order given. However they were listed, equal ones are equal.
+/// Within a round: first those of forward by the numbers of units, then those of backward; those of one point
+/// keep the order given. Lists with the same operations fold to the same runs.
 std::vector<OperationRun> fold(std::vector<TrainerOperation> operations);
 std::vector<TrainerOperation> unfold(const std::vector<OperationRun>& runs);
 /// For people, and for ranks to compare: one line for each, with "x8 unit+1:" before those that repeat.
 std::vector<std::string> lines(const std::vector<OperationRun>& runs);
 
-/// PR-5 of one program: operations of a round are of forward or backward of one of its units, and a bounded
-/// one comes after one of fixed counts that gave integers to all members of its group.
+/// PR-5 of one program: operations of a round belong to forward or backward of one of its units, and a
+/// bounded one comes after one of fixed counts that gave integers to all members of its group.
 /// Errc::invalid_argument names the operation that is not.
 Result<void> check_operations(const std::vector<TrainerOperation>& operations, const StepClock& clock,
                               int units);

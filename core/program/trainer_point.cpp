@@ -21,7 +21,7 @@ bool is_of_pass(Phase phase) {
 }  // namespace
 
 struct StepClock::Listed {
-  /// A point that is of no pass.
+  /// A point outside any pass.
   struct Mark {
     std::int64_t at = 0;
     Phase phase = Phase::round_begin;
@@ -169,7 +169,7 @@ std::int64_t StepClock::at(const TrainerPoint& point, int round) const {
   if (listed_ && is_of_round(point.phase)) {
     if (is_of_pass(point.phase)) {
       const auto place = static_cast<std::size_t>(pass_of(point, round));
-      CHECK(place < listed_->passes.size(), "a point is of one of the passes");
+      CHECK(place < listed_->passes.size(), "a point is in one of the passes");
       const UnitPass& pass = listed_->passes[place];
       const int offset = point.phase == Phase::forward ? point.unit - pass.first : pass.end - 1 - point.unit;
       return listed_->begins[place] + offset;

@@ -37,8 +37,8 @@ bool is_of_unit(Phase phase) noexcept;
 /// The phases that pass in every round.
 bool is_of_round(Phase phase) noexcept;
 
-/// Forward of the units [first, end) from `first` up, or from the last one down their backward, or of a split
-/// one the half of the weights. Of the lane that the round is of.
+/// Forward over the units [first, end), or backward in reverse order (or only its weight half). Belongs to
+/// the lane of its round.
 struct UnitPass {
   Phase phase = Phase::forward;
   int round = 0;
@@ -49,7 +49,7 @@ struct UnitPass {
 };
 /// "backward of units 2 to 3 in round 1"
 std::string describe(const UnitPass& pass);
-/// Of a list that goes through each unit in three passes of a round.
+/// For a list that visits each unit in three passes per round.
 bool splits_backward(const std::vector<UnitPass>& passes);
 /// The phase that adds to gradients.
 inline Phase gradient_phase(bool is_split) {
@@ -73,9 +73,9 @@ TrainerPoint shifted(TrainerPoint point, int units);
 class StepClock {
  public:
   StepClock(int units, int rounds) : units_(units), rounds_(rounds) {}
-  /// Of an order as normalised() leaves it.
+  /// For an order as normalised() leaves it.
   StepClock(int units, int rounds, const UnitOrder& order);
-  /// Of a list that passes check_passes() (passes.hpp); empty: as above.
+  /// For a list that passes check_passes() (passes.hpp); empty: as above.
   StepClock(int units, int rounds, std::vector<UnitPass> passes);
 
   /// `round` matters for the phases of a round only.
@@ -100,7 +100,7 @@ class StepClock {
   int backward_place(int unit) const;
   int backward_unit(int place) const;
   std::int64_t round_points() const { return 2 * std::int64_t{units_} + 2; }
-  /// Of all rounds.
+  /// The point after all rounds.
   std::int64_t rest() const;
 
   int units_;

@@ -21,7 +21,7 @@ enum class UnitUse : std::uint8_t {
   forward_and_backward,  ///< also with frozen parameters that gradients pass through
 };
 
-/// All parameters of a unit that are of one class, contiguous, with the padding that its layout requires.
+/// All parameters of one class in a unit, contiguous, with the padding that its layout requires.
 struct FlatTensor {
   std::size_t tensor_class = 0;  ///< index in the classes of a program
   std::int64_t elements = 0;

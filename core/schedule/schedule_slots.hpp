@@ -7,7 +7,7 @@
 namespace troupe::core {
 
 /// Where a stage keeps activations: the slot of each of its passes, the lowest that is free at the forward. A
-/// microbatch of a chunk keeps its slot until its weights' backward is over, so there are as many slots as
+/// microbatch of a chunk keeps its slot until its weights' backward has ended, so there are as many slots as
 /// ScheduleFacts::peak_activations says. The passes must be those of a schedule that passes check_schedule().
 std::vector<int> plan_slots(const std::vector<PipelinePass>& passes);
 

@@ -22,8 +22,8 @@ struct ExpectedOperation {
   friend auto operator<=>(const ExpectedOperation&, const ExpectedOperation&) = default;
 };
 
-/// Of back-ends that connect members when an operation first needs it: they may connect for what is expected
-/// while the group is made.
+/// Implemented by back-ends that connect members when an operation first needs it: they may connect for what
+/// is expected while the group is made.
 class ConnectsAhead {
  public:
   virtual ~ConnectsAhead() = default;

@@ -362,7 +362,7 @@ Accesses accesses_of(const Operation& operation) {
   const bool is_copied_out =
       operation.kind == OperationKind::all_gather || operation.kind == OperationKind::broadcast;
   if (is_copied_out && overlap(input, output)) {
-    // Of what a member gives in its place among the others', it writes nothing.
+    // A member writes nothing over its own input, which is in its place among the others'.
     const auto before = static_cast<std::size_t>(input.data - output.data);
     const auto end = before + input.bytes;
     accesses.writes = {output.subview(0, before), output.subview(end, output.bytes - end)};

@@ -49,7 +49,7 @@ class Turnstile {
   Ticket passed_ = 0;
 };
 
-/// The order of one member's operations: collectives one after another, and likewise the messages to each
+/// The order of one member's operations: collectives one after another, and also the messages to each
 /// other member and those from it.
 class Turnstiles {
  public:

@@ -11,7 +11,7 @@
 namespace troupe::gpu {
 namespace {
 
-/// Of partial sums, so that kernels load packs of them.
+/// The alignment of partial sums, so that kernels load packs of them.
 constexpr std::size_t kPartialAlignment = 256;
 
 formats::Format format_of(core::DType dtype) {

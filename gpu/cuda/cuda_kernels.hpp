@@ -32,7 +32,7 @@ class CudaKernels final : public DeviceKernels {
   void scale(Elements values, float factor) override;
   void accumulate(ConstElements source, Elements destination) override;
   /// More than 256 slots are summed in several passes, whose partial sums are in memory of the device's pool
-  /// until the last one is over: fp32, one for each 128 slots at most.
+  /// until the last one has ended: fp32, one for each 128 slots at most.
   void tree_sum(const TreeSum& sum) override;
   void add_squares(ConstElements values, BufferView sum) override;
   void add_square_sums(ConstBufferView parts, BufferView into) override;

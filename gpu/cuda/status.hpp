@@ -45,7 +45,7 @@ class DeviceGuard {
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
-  /// Of making it current.
+  /// The status of making it current.
   cudaError_t status() const { return status_; }
 
  private:

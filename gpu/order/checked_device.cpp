@@ -191,7 +191,7 @@ class CheckedStream final : public StreamQueue, public TaskOrder {
     return clock_;
   }
 
-  const std::shared_ptr<Book> book_;  // shared with all that is of the device
+  const std::shared_ptr<Book> book_;  // shared with all that belongs to the device
   Stream stream_;
   const std::string place_;
   const LineId line_;

@@ -29,7 +29,7 @@ class HostLine {
   void join(const Past& past);
   /// Something happens here, after all that it knows of.
   Moment step();
-  /// Of what happens next. Empty while nothing is known.
+  /// The past of what happens next. Empty while nothing is known.
   Past past() const;
   /// Another line that knows what this one does.
   HostLine branch() const;

@@ -141,7 +141,7 @@ TEST(Batch, TargetsAreTheTokensOnePlaceFurther) {
   }
 }
 
-TEST(Batch, HangsOnSeedStepLaneAndMicrobatchAlone) {
+TEST(Batch, DependsOnSeedStepLaneAndMicrobatchAlone) {
   const MicrobatchPlace place{.seed = 5, .step = core::Step{3}, .lane = core::Lane{2}, .microbatch = 1};
   auto seed = place, step = place, lane = place, microbatch = place;
   seed.seed = 6;

@@ -78,7 +78,7 @@ Alone each_alone(const TrainerOptions& options, const Corpus& corpus) {
   return alone;
 }
 
-/// Of sums with these weights, of the words and of the routers.
+/// The norm of sums with these weights, for the words and for the routers.
 double norm_of(const Alone& alone, const std::vector<double>& words, double routers) {
   double squares = 0;
   for (std::size_t tensor = 0; tensor < alone.of_words[0].tensors.size(); ++tensor) {
@@ -193,7 +193,7 @@ TEST_F(LossAverages, KnowTheTargetsOfAMicrobatchFromItsPlace) {
   }
 }
 
-/// Of a text that is learned as a whole, nothing changes but the last bits of what is reported.
+/// When a text is learned as a whole, nothing changes but the last bits of what is reported.
 TEST(LossAverage, OfPlainTextHasTheBitsOfMeansOfMeans) {
   const TextFile file(some_text(4000));
   const Corpus corpus = Corpus::open(file.path(), 16).value();

@@ -24,7 +24,7 @@ inline std::string uneven_chats(int count) {
   return lines;
 }
 
-/// Of bytes, in rows of `context` tokens.
+/// A corpus of bytes, in rows of `context` tokens.
 inline Corpus open_chats(const std::string& path, std::size_t context) {
   std::ofstream(path, std::ios::binary) << uneven_chats(300);
   TextCodec codec;

@@ -274,7 +274,7 @@ TEST_P(ModelTest, ATokenOutsideTheVocabularyIsAnError) {
   EXPECT_THAT(result.error().message, testing::HasSubstr("token 256"));
 }
 
-TEST(Model, ThatCanNotFitInMemoryIsAnErrorBeforeAllocation) {
+TEST(Model, ThatCannotFitInMemoryIsAnErrorBeforeAllocation) {
   ModelConfig config = preset("tiny").value();
   config.context = 1 << 16;
   config.heads = 8;

@@ -9,7 +9,7 @@
 namespace troupe::apps::gpt {
 namespace {
 
-/// Of rows (B, T, width) those that a member has, (B, L, width).
+/// The rows (B, L, width) that a member has of all rows (B, T, width).
 std::vector<float> part_of(const std::vector<float>& rows, std::size_t batch, std::size_t width,
                            const SequenceMember& member) {
   const std::size_t length = rows.size() / batch / width;
@@ -26,7 +26,7 @@ std::vector<float> part_of(const std::vector<float>& rows, std::size_t batch, st
 template <class E>
 class CudaAttention : public testing::Test {
  protected:
-  /// Of forward and backward on the device.
+  /// The results of forward and backward on the device.
   struct OnDevice {
     std::vector<float> y, query, key, value;
   };
@@ -51,7 +51,7 @@ class CudaAttention : public testing::Test {
             gpu_.get(found[3], counts[3])};
   }
 
-  /// Of rows and gradients by them the whole's bits; of keys and values the members' sums are the whole's.
+  /// Rows and their gradients have the whole's bits; the members' sums for keys and values are the whole's.
   void compare_parts(AttentionShape shape, std::size_t members) {
     const std::size_t B = shape.batch, width = shape.heads * shape.head_size;
     const std::size_t key_width = shape.key_heads * shape.head_size;
@@ -145,7 +145,7 @@ TYPED_TEST(CudaAttention, IsTheHosts) {
   }
 }
 
-// Of each row the sum runs over the same keys in the same order. Halves that a tile of rows crosses, that are
+// Each row's sum runs over the same keys in the same order. Halves that a tile of rows crosses, that are
 // tiles of their own, and that are smaller than a warp's rows.
 TYPED_TEST(CudaAttention, OfAPartOfEachSequenceGivesTheBitsOfTheWhole) {
   struct Shared {

@@ -40,7 +40,7 @@ TEST(CudaModel, UsesNoGpuButItsOwn) {
   EXPECT_EQ(cuda_emulation::contexts(), std::set<int>{1});
 }
 
-TEST(CudaModel, RefusesWhatItCanNotCompute) {
+TEST(CudaModel, RefusesWhatItCannotCompute) {
   TestGpu gpu;
   ModelConfig wide = preset("tiny").value();
   wide.heads = 1;

@@ -12,7 +12,7 @@ class NeedsGpu final : public testing::Environment {
   void SetUp() override {
     const auto devices = gpu::list_cuda_devices();
     if (devices) return;
-    // Of itself a program of which everything was skipped says that all tests passed.
+    // By itself, a program whose tests were all skipped says that all tests passed.
     std::cout << "[  SKIPPED ] all tests, for want of a GPU\n";
     GTEST_SKIP() << devices.error().message;
   }

@@ -152,7 +152,7 @@ TEST_P(CudaTensorParallel, TellsTheHooksWhatTheHostDoes) {
   EXPECT_EQ(found, expected);
 }
 
-TEST(CudaShares, RefuseWhatTheyCanNotCompute) {
+TEST(CudaShares, RefuseWhatTheyCannotCompute) {
   const auto refusal = [](const std::function<void(ModelConfig&)>& change, const TensorShare& share) {
     ModelConfig config = preset("tiny").value();
     config.heads = 4;

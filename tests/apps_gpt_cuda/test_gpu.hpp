@@ -36,7 +36,7 @@ class TestGpu {
 
   std::int32_t* put(const std::vector<std::int32_t>& values) { return put_all(values); }
 
-  /// Of f32 or bf16.
+  /// The values in f32 or bf16.
   const std::byte* put(std::vector<float>& values, core::DType dtype) {
     return dtype == core::DType::f32 ? reinterpret_cast<const std::byte*>(put<float>(values))
                                      : reinterpret_cast<const std::byte*>(put<Bf16>(values));

@@ -61,7 +61,7 @@ TEST(ConvertConfig, FindsTheFileInADirectory) {
   EXPECT_THAT(run.out, HasSubstr("Qwen2ForCausalLM\n  layers 28, hidden 3584"));
 }
 
-TEST(ConvertConfig, NamesAKeyThatItCanNotConvert) {
+TEST(ConvertConfig, NamesAKeyThatItCannotConvert) {
   const auto run = run_convert(
       {"config", golden_model("Qwen3-8B.json"), "--to", "megatron", "--key", "attn_logit_softcapping=50.0"});
 

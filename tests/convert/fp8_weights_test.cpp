@@ -122,7 +122,7 @@ TEST(Fp8Weights, AreCutForAnyMeshAsBf16Is) {
     EXPECT_EQ(read_text(directory.path("parts") + "/" + name), read_text(entry.path().string())) << name;
     files += 1;
   }
-  // Of stages and tensor ranks; of stages, expert ranks and theirs; and the manifest.
+  // Files of stages and tensor ranks, of stages, expert ranks and theirs, and the manifest.
   EXPECT_EQ(files, 2 * 2 + 2 * 2 * 2 + 1U);
 }
 

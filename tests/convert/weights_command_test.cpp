@@ -232,7 +232,7 @@ TEST_F(DamagedModel, RefusesPartsOfOneTensorThatHaveOtherDtypes) {
   write_model(directory.path("in"), config, tensors);
 
   EXPECT_THAT(refusal({directory.path("in"), directory.path("out"), "--to", "megatron"}),
-              HasSubstr("'model.layers.1.self_attn.k_proj.weight' is of dtype f16"));
+              HasSubstr("'model.layers.1.self_attn.k_proj.weight' has dtype f16"));
 }
 
 TEST_F(DamagedModel, StaysAwayFromWhatIsThere) {

@@ -22,8 +22,8 @@ struct Published {
   std::uint64_t hash;
 };
 
-/// Of pattern(), as the Python package xxhash 4.1.0 computes them, on both sides of each length at which
-/// xxHash3 changes its algorithm.
+/// Hashes of pattern(), as the Python package xxhash 4.1.0 computes them, on both sides of each length at
+/// which xxHash3 changes its algorithm.
 constexpr Published kPublished[] = {
     {0, 0x2d06800538d394c2},    {1, 0xc44bdff4074eecdb},   {4, 0xd3d60c1519014e89},
     {16, 0x9da23836adf2be1e},   {17, 0xf34c3c9cf5a112d1},  {128, 0x4c659b745f435148},

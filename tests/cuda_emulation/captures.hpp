@@ -17,9 +17,10 @@ class Captures {
   cudaError_t end(cudaStream_t stream);
   bool is_captured(cudaStream_t stream);
 
-  /// Of the calling thread; returns the one before.
+  /// Sets the calling thread's mode; returns the one before.
   cudaStreamCaptureMode exchange_mode(cudaStreamCaptureMode mode);
-  /// Of a call that is unsafe while something is captured, since it might be a part of what is captured or
+  /// Judges a call that is unsafe while something is captured, since it might be a part of what is captured
+  /// or
   /// wait for it. Unless the calling thread's mode allows it, it fails, and takes the capture with it.
   cudaError_t judge_unsafe_call();
 

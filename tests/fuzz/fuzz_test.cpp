@@ -13,7 +13,8 @@
 namespace troupe::fuzz {
 namespace {
 
-/// Of each format, in the tests of every day; the libFuzzer programs go on for as long as they are let.
+/// Executions per format, in the tests of every day; the libFuzzer programs go on for as long as they are
+/// let.
 constexpr int kExecutions = 100'000;
 constexpr std::size_t kLargestMutant = 8192;
 

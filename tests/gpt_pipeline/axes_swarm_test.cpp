@@ -40,8 +40,8 @@ void add(std::vector<Cut>& all, Cut axes, int data_parallel) {
   all.push_back(axes);
 }
 
-/// Of a model with experts, whose layers are cut in two: all of them have the bits of one rank that computes
-/// in two slices.
+/// Meshes of a model with experts, whose layers are cut in two: all of them have the bits of one rank that
+/// computes in two slices.
 std::vector<Cut> meshes_with_experts() {
   std::vector<Cut> all;
   for (const auto strategy : kStrategies) {
@@ -70,7 +70,7 @@ std::vector<Cut> meshes_with_experts() {
   return all;
 }
 
-/// Of a model whose layers and sequences are cut in two, dense or with experts that all ranks have.
+/// Meshes of a model whose layers and sequences are cut in two, dense or with experts that all ranks have.
 std::vector<Cut> meshes_with_context(bool experts) {
   std::vector<Cut> all;
   for (const auto strategy : kStrategies) {
@@ -97,7 +97,7 @@ std::vector<Cut> meshes_with_context(bool experts) {
   return all;
 }
 
-/// Of a dense model with nothing cut but its stages, in every schedule.
+/// Meshes of a dense model with nothing cut but its stages, in every schedule.
 std::vector<Cut> meshes_with_stages() {
   std::vector<Cut> all;
   for (const auto strategy : kStrategies) {

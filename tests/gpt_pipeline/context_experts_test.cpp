@@ -95,7 +95,7 @@ TEST_P(ContextExperts, HaveTheBitsOfSharedSequencesAloneAndTheLossesOfOneRank) {
     }
   }
   RecordProperty("furthest", fmt::format("{:.2g}", furthest));
-  // Of every token in a lane two choices, once, whoever has its row.
+  // Two choices for every token in a lane, counted once, whoever has its row.
   const std::int64_t choices = 20 * 4 * 2 * 16 * 2;
   for (std::size_t layer = 1; layer < 4; ++layer) {
     EXPECT_EQ(sum_of(ranks[0].load.chosen(layer)), choices);

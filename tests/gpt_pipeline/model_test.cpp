@@ -8,7 +8,7 @@ using core::ScheduleKind;
 
 constexpr int kFewSteps = 3;
 
-/// Of every job the losses, the norms and the parameters are those of one rank with the same options.
+/// Every job has the losses, the norms and the parameters of one rank with the same options.
 void expect_bits_of_one_rank(const Cut& cut, const std::function<void(TrainerOptions&)>& change) {
   const TrainingText text;
   const auto run = [&](const Cut& of) {

@@ -184,7 +184,7 @@ TEST(RouterBias, StaysWhereAStepIsNotCommitted) {
   expect_rule(run, options);
 }
 
-/// Of the busiest expert of each layer, over the mean.
+/// The load of the busiest expert of each layer, over the mean.
 double unevenness(const ExpertTally& load, std::size_t first_layer) {
   double worst = 0;
   for (std::size_t layer = first_layer; layer < load.layers(); ++layer) {

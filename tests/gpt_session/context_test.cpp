@@ -76,7 +76,7 @@ TEST_F(ContextOnGpus, OfExpertsSeesTheSameBitsInAnyStrategyAndInStages) {
   expect_the_same_bits({{.size = 2, .sequence = true, .context = 2},
                         {.size = 2, .sequence = true, .strategy = Strategy::zero3, .context = 2}},
                        DType::f32, add_experts);
-  // Of a sequence that is filled up, what is behind its end takes no token's place.
+  // What is behind the end of a sequence that is filled up takes no token's place.
   expect_the_same_bits({{.context = 2}}, DType::f32, [](TrainerOptions& options) {
     add_experts(options);
     options.model.experts.capacity_factor = 0.5;

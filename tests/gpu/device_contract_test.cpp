@@ -71,7 +71,7 @@ class DeviceContract : public testing::TestWithParam<DeviceUnderTest> {
   std::unique_ptr<Rig> rig_;
 };
 
-/// Of devices whose tasks may be work of the host.
+/// The contract of devices whose tasks may be work of the host.
 class HostWorkContract : public DeviceContract {};
 
 TEST_P(DeviceContract, AllocatesZeroedMemoryAlignedTo256Bytes) {

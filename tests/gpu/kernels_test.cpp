@@ -55,7 +55,7 @@ TEST_P(Kernels, CopyAndZeroMoveBytesOfAnyCount) {
 }
 
 TEST_P(Kernels, PackedRangesLieOneAfterAnotherAndFindTheirWayBack) {
-  // Of lengths and at places which no word wider than a byte divides, and more than one launch takes.
+  // Ranges whose lengths and places no word wider than a byte divides, and more than one launch takes.
   constexpr std::size_t kRanges = 300;
   std::mt19937 bits(3);
   std::vector<std::size_t> lengths(kRanges);

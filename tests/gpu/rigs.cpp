@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Of a device whose memory is the host's, and whose tasks are work of the host.
+/// The rig of a device whose memory is the host's, and whose tasks are work of the host.
 class RigInHostMemory : public Rig {
  public:
   Completion block(const Stream& stream) override {

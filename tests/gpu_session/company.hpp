@@ -35,7 +35,7 @@ class EmulatedCompany {
 
   std::vector<std::string> violations() const { return fake_.violations(); }
   const gpu::FakeNccl& nccl() const { return fake_; }
-  /// Of the ranks that run() starts from now on.
+  /// For the ranks that run() starts from now on.
   gpu::NcclOptions nccl_options;
   /// Called with each rank and its NCCL, before the rank plays.
   std::function<void(int rank, gpu::FakeNccl::Process&)> prepare;

@@ -201,7 +201,7 @@ TEST_F(RestoreOnGpus, RanksExchangeWhatEachShardsOnlyReaderRead) {
   }
 }
 
-TEST_F(RestoreOnGpus, ARankThatCanNotExchangeEndsTheRestoreOnAll) {
+TEST_F(RestoreOnGpus, ARankThatCannotExchangeEndsTheRestoreOnAll) {
   save(2, job(core::Strategy::zero1), false);
   auto options = job(core::Strategy::ddp);
   options.session.checkpoint.load.mode = core::LoadMode::exchange;

@@ -157,7 +157,7 @@ TEST_F(SessionOnGpus, EndsWithTheSameBitsWithRegisteredMemory) {
   }
 }
 
-TEST_F(SessionOnGpus, TrainsWhenOneRankCanNotRegisterItsMemory) {
+TEST_F(SessionOnGpus, TrainsWhenOneRankCannotRegisterItsMemory) {
   company_.nccl_options.register_memory = true;
   const auto expected = expected_hash(job(core::Strategy::zero1, true));
   for (bool has_memory : {true, false}) {

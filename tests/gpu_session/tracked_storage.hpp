@@ -26,7 +26,7 @@ class TrackedStorage final : public Storage {
 
   std::uint64_t bytes_read() const { return bytes_read_; }
   std::size_t pinned_bytes() const { return most_pinned_bytes_ - pinned_before_.value_or(0); }
-  /// Of all memory into which something was read, each byte once.
+  /// The size of all memory into which something was read, counting each byte once.
   std::size_t landing_bytes() const {
     std::size_t bytes = 0;
     const std::byte* covered = nullptr;

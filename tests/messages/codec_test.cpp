@@ -178,7 +178,7 @@ TEST(Codec, RefusesTypesThatMessagesDoNotUse) {
   EXPECT_THAT(complaint_about(bytes_of({0xd4, 1, 2})), HasSubstr("found an extension"));
 }
 
-TEST(Codec, RefusesAnArrayThatTheBytesCanNotHold) {
+TEST(Codec, RefusesAnArrayThatTheBytesCannotHold) {
   auto bytes = bytes_of({0xdd, 0xff, 0xff, 0xff, 0xff, 1, 2, 3});
 
   EXPECT_THAT(complaint_about(bytes), HasSubstr("found an array that the message cannot hold"));

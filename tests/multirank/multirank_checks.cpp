@@ -44,7 +44,7 @@ class Findings {
   }
   void expect_near(double found, double expected, double relative, double absolute, const std::string& what) {
     if (std::abs(found - expected) <= absolute + relative * std::abs(expected)) return;
-    // Of very many the first few say enough.
+    // If there are very many, the first few say enough.
     if (lines_.size() < 5) lines_.push_back(fmt::format("{}: expected {}, found {}", what, expected, found));
   }
   const std::vector<std::string>& lines() const { return lines_; }
@@ -401,7 +401,7 @@ Result<void> evaluation_alone(actors::RankWorld& world, Findings& findings) {
 
 using Check = std::function<Result<void>(actors::RankWorld&, Findings&)>;
 
-/// Of what members of a session's groups give each other.
+/// A check of what members of a session's groups give each other.
 Check of_groups(Result<void> (*check)(Company&, Findings&)) {
   return [check](actors::RankWorld& world, Findings& findings) -> Result<void> {
     actors::SessionOptions options;

@@ -94,7 +94,7 @@ class FakeNccl {
   std::size_t live_communicators() const;
   /// Ranges from ncclMemAlloc.
   std::size_t live_ranges() const;
-  /// Of communicators that live.
+  /// Registrations of communicators that live.
   std::size_t live_registrations() const;
   /// Collectives and messages of which all memory was registered.
   std::size_t registered_operations() const;

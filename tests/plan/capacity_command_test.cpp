@@ -113,7 +113,7 @@ TEST(PlanCapacityCommand, CountsWhatEachOptimizerKeeps) {
   for (const char* name : {"adam", "adamw"}) EXPECT_EQ(optimizer_bytes(name), 8 * elements) << name;
 }
 
-/// Of Qwen3-8B: 8,190,735,360 parameters, of which the embedding and the head are the largest units.
+/// Qwen3-8B has 8,190,735,360 parameters, of which the embedding and the head are the largest units.
 TEST(PlanCapacityCommand, OfAModelShardsItsTrueParameters) {
   CapacityArguments arguments;
   arguments.program = {.numerics = "fast", .ranks = 8};

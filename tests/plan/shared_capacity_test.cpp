@@ -19,7 +19,7 @@
 #include "tests/plan/run_plan.hpp"
 #include "tests/support/scratch_folder.hpp"
 
-// Of models that ranks share: layers, rows, sequences, experts and stages.
+// Capacity of models that ranks share: layers, rows, sequences, experts and stages.
 
 namespace troupe::apps {
 namespace {

@@ -47,7 +47,7 @@ struct Signalled {
 /// appeared.
 Signalled run_and_signal(const GptJob& job, const std::string& id, const std::string& text,
                          const std::string& output, int rank, std::chrono::microseconds delay, int signal);
-/// Likewise with a command of the caller's own, as soon as `ready` says so of the rank's process.
+/// The same with a command of the caller's own, as soon as `ready` says so of the rank's process.
 Signalled run_and_signal(const std::vector<std::string>& command, const std::string& id, int rank,
                          const std::function<bool(int pid)>& ready, int signal);
 

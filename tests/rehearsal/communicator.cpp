@@ -14,7 +14,7 @@ namespace {
 
 using Function = gpu::NcclCall::Function;
 
-/// Of the program's runtime, which exports it for this library.
+/// Calls the program's runtime, which exports this for the library.
 int launch_on_host(gpu::NativeStream stream, void (*function)(void*), void* argument) {
   using LaunchHostFunc = int (*)(gpu::NativeStream, void (*)(void*), void*);
   static const auto call = reinterpret_cast<LaunchHostFunc>(dlsym(RTLD_DEFAULT, "cudaLaunchHostFunc"));

@@ -241,7 +241,8 @@ class Style(unittest.TestCase):
     def test_phrases_that_read_as_translated_are_found_and_their_like_are_not(self):
         for text in ("it can" " not be", "which hangs" " on the seed", "sent one" " a rank", "released once" " a save,",
                      "// it is held" "\n// against its hash", "/// where they come" "\n  /// to lie",
-                     "what there" " is of it", "the state" " of after step 3", "in case" " that", "Who" " asks is told"):
+                     "what there" " is of it", "it is" " of unit 3", "TEST(A, Can" "NotBe)", "/// O" "f the last pass.",
+                     "x;  ///< like" "wise", "the state" " of after step 3", "in case" " that", "Who" " asks is told"):
             found = style.phrase_violations("a.md", "Fine.\n" + text)
             self.assertEqual(len(found), 1, text)
             self.assertRegex(found[0], r"^a\.md:[23]: ")

@@ -37,7 +37,7 @@ Script overflowing(const ShardingMesh& mesh) {
   return script;
 }
 
-/// Of a hysteresis of 2: one overflow changes nothing, the next one halves, and growth counts anew from
+/// With a hysteresis of 2, one overflow changes nothing, the next one halves, and growth counts anew from
 /// there.
 const std::vector<double> kScales = {1024, 1024, 1024, 512, 512, 512, 1024, 1024, 1024, 1024, 2048, 2048};
 

@@ -133,7 +133,7 @@ TEST_P(ShardingBits, AreThoseOfOneRankWithOneGatheredUnitAndSmallExchanges) {
   expect_those_of_one_rank({.steps = 4}, {.gathered_units = 3, .staging_elements = 1});
 }
 
-/// Of one rank that keeps all activations; backward reads parameters that were gathered once more for it.
+/// The bits of one rank that keeps all activations; backward reads parameters that were gathered once more.
 // Covers unit-19.
 TEST_P(ShardingBits, AreThoseOfOneRankWhenActivationsAreComputedAgainInBackward) {
   for (const int gathered_units : {1, 2}) {

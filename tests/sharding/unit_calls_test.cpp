@@ -65,10 +65,10 @@ TEST(UnitCalls, GiveTheWholeParameterToEveryRankWhileItsUnitIsAcquired) {
 TEST(UnitCalls, RefuseWhatIsReadOutsideOfItsUnit) {
   in_a_lane(core::Strategy::zero3, [](Session& session) {
     expect_refused(session.parameter({1}), core::Errc::unavailable,
-                   "b is of unit 1, whose parameters are not gathered; call acquire(1)");
+                   "b is in unit 1, whose parameters are not gathered; call acquire(1)");
     ASSERT_TRUE(session.acquire({1}));
     EXPECT_TRUE(session.parameter({1}));
-    expect_refused(session.parameter({0}), core::Errc::unavailable, "a is of unit 0");
+    expect_refused(session.parameter({0}), core::Errc::unavailable, "a is in unit 0");
     ASSERT_TRUE(session.release({1}));
     expect_refused(session.parameter({1}), core::Errc::unavailable, "call acquire(1)");
   });
@@ -155,7 +155,7 @@ TEST(UnitCalls, RefuseGradientsOfAUnitThatIsNotAcquiredInBackward) {
       EXPECT_TRUE(session.gradient({2})) << "only where it is";
       expect_refused(
           session.gradient_ready({2}), core::Errc::invalid_argument,
-          "c is of unit 2, whose gradients are written only while it is acquired in backward; call "
+          "c is in unit 2, whose gradients are written only while it is acquired in backward; call "
           "begin_backward(), then acquire(2) before adding to them");
       ASSERT_TRUE(session.begin_backward());
       expect_refused(session.gradient_ready({2}), core::Errc::invalid_argument,
@@ -164,7 +164,7 @@ TEST(UnitCalls, RefuseGradientsOfAUnitThatIsNotAcquiredInBackward) {
       EXPECT_TRUE(session.gradient_ready({2}));
       expect_refused(
           session.gradient_ready({1}), core::Errc::invalid_argument,
-          "b is of unit 1, whose gradients are written only while it is acquired in backward; call "
+          "b is in unit 1, whose gradients are written only while it is acquired in backward; call "
           "acquire(1)");
       ASSERT_TRUE(session.release({2}));
       expect_refused(session.gradient_ready({2}), core::Errc::invalid_argument, "call acquire(2)");

@@ -203,7 +203,7 @@ class History {
     if (files.empty()) return;
     const auto file = path_in(newest.name, files[draw_.below(static_cast<std::uint32_t>(files.size()))]);
     if (!disk_.rot(file)) return;
-    // Of what the disk lied about nothing was promised, though it may still be there.
+    // Nothing was promised of what the disk lied about, though it may still be there.
     const auto before = std::exchange(promised_, 0);
     const auto checkpoints = *list_checkpoints(disk_);
     for (const auto& checkpoint : checkpoints) {

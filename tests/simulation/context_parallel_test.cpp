@@ -136,7 +136,8 @@ TEST_P(ContextParallel, GoesOnFromACheckpointOfAnyOtherPlacesWithTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Places, ContextParallel, testing::ValuesIn(places()),
                          [](const auto& test) { return test.param.name(); });
 
-/// Two pieces with the gradients of one: each step is the double, so a checkpoint is of no number of pieces.
+/// Two pieces with the gradients of one: each step is the double, so a checkpoint belongs to no number of
+/// pieces.
 TEST(ContextParallelCheckpoint, IsOfNoNumberOfPieces) {
   const auto halves = [](int cp) {
     auto script = script_of({Strategy::zero3, 1, 2}, cp);

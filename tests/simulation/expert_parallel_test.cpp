@@ -202,7 +202,7 @@ TEST(ExpertParallelMemory, IsThatOfEachSourceWhereOrderedNumericsKeepThemApart) 
   };
   const auto alike = [&](Numerics numerics, int ep) { return gradients({4, ep, Strategy::ddp, numerics}); };
 
-  // Of a layer 6 elements of the dense weights and 24 * 6 of experts, in 3 slots of 4 lanes.
+  // A layer has 6 elements of dense weights and 24 * 6 of experts, in 3 slots of 4 lanes.
   EXPECT_EQ(alike(Numerics::ordered, 1), kLayers * (6 + 144) * 3 * 4);
   EXPECT_EQ(alike(Numerics::ordered, 4), kLayers * (6 + 36 * 4) * 3 * 4);
   EXPECT_EQ(alike(Numerics::fast, 1), kLayers * (6 + 144) * 4);

@@ -29,7 +29,7 @@ class FirstValuesOfAStrategy : public testing::TestWithParam<core::Strategy> {
   agreeing::Job job;
 };
 
-/// Of hsdp every rank is a replica here.
+/// Every rank of hsdp is a replica here.
 TEST_P(FirstValuesOfAStrategy, ThatDifferInOneElementAreNamed) {
   job.initial = [](Rank rank, std::uint32_t parameter, std::int64_t element) {
     return rank.value == 1 && parameter == 1 && element == 7 ? 1.5F : 1.0F;

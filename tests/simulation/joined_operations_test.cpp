@@ -165,9 +165,9 @@ TEST(DeclaredOperationsOfAPlan, AreRefusedByNameUnderEveryStrategyAlike) {
                   strategy),
               sixth + "a member puts in -1 elements; give 0 or more");
     EXPECT_EQ(refused_plan([](auto& one) { one.unit = core::UnitIndex{3}; }, strategy),
-              sixth + "it is of unit 3, but parameters name units 0 to 2; give one of these");
+              sixth + "it is in unit 3, but parameters name units 0 to 2; give one of these");
     EXPECT_EQ(refused_plan([](auto& one) { one.unit.reset(); }, strategy),
-              sixth + "it is of no unit, but parameters name units 0 to 2; give one of these");
+              sixth + "it is in no unit, but parameters name units 0 to 2; give one of these");
     EXPECT_THAT(
         refused_plan(
             [](auto& one) {
@@ -181,7 +181,7 @@ TEST(DeclaredOperationsOfAPlan, AreRefusedByNameUnderEveryStrategyAlike) {
                 HasSubstr("a pipeline stage has several at once; leave its operations undeclared"));
   }
   EXPECT_EQ(refused_plan([](auto&) {}, Strategy::ddp, without_units),
-            "SessionOptions::operations[0], all_reduce on \"tp\": it is of unit 0, but no parameter names a "
+            "SessionOptions::operations[0], all_reduce on \"tp\": it is in unit 0, but no parameter names a "
             "unit; leave the unit out");
 }
 

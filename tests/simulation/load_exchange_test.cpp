@@ -187,7 +187,7 @@ TEST(LoadExchange, AnyFlippedBitThatOneRankFindsIsPassedOverByAll) {
   }
 }
 
-TEST(LoadExchange, WhatOneRankCanNotReadIsPassedOverByAll) {
+TEST(LoadExchange, WhatOneRankCannotReadIsPassedOverByAll) {
   constexpr int kRanks = 4;
   for (auto strategy : {Strategy::ddp, Strategy::zero1}) {
     SimulatedStorage disk({});

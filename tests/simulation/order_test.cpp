@@ -190,7 +190,7 @@ core::Result<void> initialise(Session& session, gpu::StreamView compute) {
         values[i] = static_cast<float>((first + static_cast<std::int64_t>(i) + p.value) % 7) / 8.0F;
     }));
     if (compute == nullptr) continue;
-    // Of a sharded parameter only a part is here.
+    // Only a part of a sharded parameter is here.
     if (const auto memory = session.parameter_memory(p))
       gpu::scale({*memory, session.parameters()[p.value].dtype}, 2, compute);
   }

@@ -414,7 +414,7 @@ TEST(UnitPassesCalls, GoThroughUnitsThatEveryParameterHas) {
 
   ASSERT_FALSE(plan);
   EXPECT_EQ(plan.error().message,
-            "a list of passes goes through units, and of none is of none; give it the unit whose passes read "
+            "a list of passes goes through units, and of none is in none; give it the unit whose passes read "
             "it");
 }
 

@@ -194,7 +194,7 @@ TEST(TrainerGroup, CountsWhatItsRankMustGiveToOthers) {
   });
 
   ASSERT_EQ(problems_of(outcome.report), "");
-  // Of 24 bytes members have 4, 8 and 12, and of a sum 8 each: what is not their own they give once, what is
+  // Members have 4, 8 and 12 of 24 bytes, and 8 each of a sum: what is not their own they give once, what is
   // to both others.
   EXPECT_EQ(outcome.ranks[0], (Bytes{16 + 16, 20, 8, 20, 0, 24, 6}));
   EXPECT_EQ(outcome.ranks[1], (Bytes{16 + 16, 16, 16, 16, 48, 0, 6}));

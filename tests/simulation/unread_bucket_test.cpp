@@ -10,7 +10,7 @@
 namespace troupe::actors {
 namespace {
 
-/// Of each rank, at the end.
+/// What each rank has at the end.
 struct Trained {
   Values values;
   std::vector<SaveResult> saves;

@@ -37,7 +37,7 @@ inline std::size_t nearest_mx_code(const std::vector<double>& numbers, double ma
   return over < under ? code : code - 1;
 }
 
-/// Of values in microscaling blocks.
+/// Values in microscaling blocks.
 struct MxReference {
   std::vector<std::uint8_t> packed;
   std::vector<float> values;

@@ -58,7 +58,7 @@ class ExpertPlane {
   /// Whether gradients are added to memory of each source (Session::sources()).
   bool keeps_sources_apart() const { return plan_.options.numerics == core::Numerics::ordered; }
   std::uint32_t layer_count() const { return static_cast<std::uint32_t>(layers_.size()); }
-  /// Of the layers that have experts: "0, 2".
+  /// The layers that have experts: "0, 2".
   std::string layers() const;
   const core::ExpertLayerOptions& options(std::uint32_t layer) const { return plan_.options.experts[layer]; }
   const ExpertGroupConfig& group(std::uint32_t layer) const { return layers_[layer].config; }

@@ -144,7 +144,7 @@ Result<core::CopyManifest> read_copy_manifest(Storage& storage, const core::Copy
   auto manifest = core::parse_copy_manifest({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   if (!manifest) return core::fail(manifest.error().code, "{}: {}", path, manifest.error().message);
   if (manifest->name == name && manifest->owner == owner) return manifest;
-  return core::fail(Errc::corrupt, "{} is of rank {} and the save {}: it lies in the wrong place", path,
+  return core::fail(Errc::corrupt, "{} is from rank {} and the save {}: it lies in the wrong place", path,
                     manifest->owner.value, directory_of(manifest->name));
 }
 

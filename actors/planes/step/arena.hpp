@@ -69,7 +69,7 @@ class Arena {
   gpu::BufferView squares(core::BucketIndex bucket) const {
     return squares_.view().subview(bucket.value * sizeof(core::ExactSquareSum), sizeof(core::ExactSquareSum));
   }
-  /// Of all buckets, one after the other.
+  /// The square sums of all buckets, one after another.
   gpu::BufferView squares() const { return squares_.view(); }
   /// The verdict's i64 words; see verdict.hpp.
   gpu::BufferView verdict() const { return verdict_.view(); }

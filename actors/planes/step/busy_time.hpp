@@ -6,7 +6,7 @@
 
 namespace troupe::actors {
 
-/// How long at least one of several activities was running; overlapping ones count once. Times are of one
+/// How long at least one of several activities was running; overlapping ones count once. Times come from one
 /// clock that does not go back. Thread safe.
 class BusyTime {
  public:

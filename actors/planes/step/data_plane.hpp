@@ -137,10 +137,10 @@ class DataPlane {
   /// of its bucket that were marked. Called before the message that says so is posted.
   void mark_computed(core::ParameterIndex parameter, core::Lane lane);
   /// The work enqueued on "compute" so far may read parameters: no update of this step or a later one writes
-  /// them before that work is done. Called before the message that backward is over is posted.
+  /// them before that work is done. Called before the message that backward has ended is posted.
   void mark_read();
   /// How this rank's tokens of the step went to experts, as the verdict's words behind verdict_words().
-  /// Called before the message that backward is over is posted.
+  /// Called before the message that backward has ended is posted.
   void set_expert_counts(std::vector<std::int64_t> counts);
   /// The sums of all ranks, once the step is decided.
   std::vector<std::int64_t> expert_counts() const;
@@ -176,7 +176,7 @@ class DataPlane {
   gpu::EventView updated(core::BucketIndex bucket) const;
   /// The optimizer of a loaded state has taken this many steps. Before the first step.
   void restore_optimizer_steps(core::StepCount steps);
-  /// Of the bucket's present parameters.
+  /// Digests the bucket's present parameters.
   BucketDigest bucket_digest(core::BucketIndex bucket) const;
   /// Device memory that this rank has taken.
   const DeviceMemory& memory() const;

@@ -102,7 +102,7 @@ struct DataPlane::State {
     std::int64_t in_shard = 0;
     core::ParameterIndex parameter{};
   };
-  /// Of the parameters in a range of the bucket's buffer.
+  /// The segments of the parameters in a range of the bucket's buffer.
   std::vector<Segment> segments(core::BucketIndex bucket, core::ElementRange stretch) const;
   bool rounds_values() const;
   void round_values();
@@ -183,7 +183,7 @@ struct DataPlane::State {
   std::vector<gpu::Event> slot_cleared;  ///< as Bucket::cleared, by slot of the pool of gradients
   gpu::Event verdict_ready;
   std::size_t exchanges = 0;               ///< launched so far; only the Conductor launches
-  std::size_t carries = 0;                 ///< likewise
+  std::size_t carries = 0;                 ///< as above
   std::vector<std::vector<RootSum>> sums;  ///< for each launch that is an exchange
   PrepareVerdict verdict;                  ///< what the supervisor requested; read when the entry is launched
   std::vector<std::int64_t> expert_counts;      ///< of this rank

@@ -116,7 +116,7 @@ Result<void> take_operations(TrainingPlan& plan, const std::vector<DeclaredOpera
   if (operations.empty()) return {};
   if (in_passes || plan.options.pipeline_parallel > 1) {
     return core::fail(Errc::invalid_argument,
-                      "SessionOptions::operations are of lanes that are played one after another, and a "
+                      "SessionOptions::operations belong to lanes that are played one after another, and a "
                       "pipeline stage has several at once; leave its operations undeclared");
   }
   const int units = named_units(plan);

@@ -10,9 +10,9 @@ namespace troupe::actors {
 struct TrainingPlan;
 
 /// Part of plan_training(): what the trainer declares becomes the plan's. Where units come and go an
-/// operation is of a pass of its unit; elsewhere the program does not know where the trainer is in a lane,
-/// and all are of the first point of forward or of backward, in the order in which `order` goes through
-/// units. Errc::invalid_argument names the operation that cannot be, and refuses any `in_passes`.
+/// operation belongs to a pass of its unit; elsewhere the program does not know where the trainer is in a
+/// lane, and all belong to the first point of forward or of backward, in the order in which `order` goes
+/// through units. Errc::invalid_argument names the operation that cannot be, and refuses any `in_passes`.
 core::Result<void> take_operations(TrainingPlan& plan, const std::vector<core::DeclaredOperation>& operations,
                                    const core::DeclaredOrder& order, bool in_passes);
 

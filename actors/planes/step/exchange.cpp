@@ -195,7 +195,7 @@ DataPlane::State::Posted DataPlane::State::exchange_chunk(core::PlanEntryIndex i
   return {};
 }
 
-/// `range` is in the bucket's buffer, within the part that this rank holds when the exchange is over.
+/// `range` is in the bucket's buffer, within the part that this rank holds when the exchange has ended.
 gpu::BufferView DataPlane::State::destination_of(const PlannedLaunch& launch, std::size_t root, int slot,
                                                  core::ElementRange range) {
   if (rests(launch)) return arena.gradients(*launch.bucket, slot, range);

@@ -34,7 +34,7 @@ void DataPlane::State::tell_over(Flight flight, gpu::Stream& stream, std::shared
 }
 
 void DataPlane::State::gather_loaded() {
-  // By stream: a stream's flight is over when the stream has completed all of it.
+  // By stream: a stream's flight has ended when the stream has completed all of it.
   std::vector<Flight> flights(communication.size());
   for (const auto& launch : program.launches()) {
     if (launch.is_verdict() || !launch.publishes()) continue;

@@ -17,7 +17,7 @@ core::Result<void> take_passes(TrainingPlan& plan, std::vector<core::UnitPass> p
     const auto found = std::find_if(plan.specs.begin(), plan.specs.end(),
                                     [](const core::ParameterSpec& spec) { return !spec.unit.has_value(); });
     return core::fail(core::Errc::invalid_argument,
-                      "a list of passes goes through units, and {} is of none; give it the unit whose passes "
+                      "a list of passes goes through units, and {} is in none; give it the unit whose passes "
                       "read it",
                       found->name);
   }

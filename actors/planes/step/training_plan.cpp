@@ -200,7 +200,7 @@ class BucketPlanner {
       if (!spec.unit) continue;
       if (spec.unit->value >= plan_.specs.size()) {
         return core::fail(core::Errc::invalid_argument,
-                          "parameter {} is of unit {}, but {} parameters make units 0 to {} at most; number "
+                          "parameter {} is in unit {}, but {} parameters make units 0 to {} at most; number "
                           "units from 0 without a gap",
                           spec.name, spec.unit->value, plan_.specs.size(), plan_.specs.size() - 1);
       }
@@ -268,7 +268,7 @@ class BucketPlanner {
   }
 
   /// A bucket closes when it is large enough; each is a resident unit. In the order in which backward
-  /// completes them, whichever buffer they are of.
+  /// completes them, whichever buffer they are in.
   core::Result<void> by_size() {
     std::vector<core::BufferLayout> layouts;
     std::vector<std::vector<std::size_t>> members;

@@ -80,7 +80,7 @@ struct TrainingPlan {
   bool is_data_parallel_alone() const {
     return data_parallel() == world.value && options.expert_parallel == 1;
   }
-  /// Of domain 0.
+  /// The rank's coordinates in domain 0.
   std::vector<int> coordinates(core::Rank rank) const;
   /// The first of the ranks that keep the same parameters of the bucket as this one.
   core::Rank first_alike(core::BucketIndex bucket, core::Rank rank) const;
@@ -91,20 +91,20 @@ struct TrainingPlan {
   core::Rank first_of_part(core::Rank rank) const;
   /// From 0, in the order of forward.
   int pipeline_stage(core::Rank rank) const;
-  /// Of ranks that have the same values of a parameter one counts it in norms.
+  /// When several ranks hold the same values of a parameter, only one of them counts it in norms.
   bool counts_in_norms(core::ParameterIndex parameter, core::Rank rank) const;
-  /// Of ranks that compute the same loss one counts it.
+  /// When several ranks compute the same loss, only one of them counts it.
   bool counts_losses(core::Rank rank) const;
   const core::Unit& unit_of(core::BucketIndex bucket) const;
   bool is_trainable(core::BucketIndex bucket) const {
     return buffers[buckets[bucket.value].buffer.value].trainable;
   }
-  /// Those of the bucket's unit: as the table has them, but for parameters of resident units. Of frozen
-  /// parameters each rank saves what it holds of them, as of others what its optimizer steps.
+  /// Those of the bucket's unit: as the table has them, but for parameters of resident units. Each
+  /// rank saves what it holds of frozen parameters, and of all others what its optimizer steps.
   core::StrategyPlacements placements_of(core::BucketIndex bucket) const;
   /// The stretch of a bucket, as a range of its buffer, that a rank holds in a role, or by `placements`.
   core::ElementRange held(core::TensorRole role, core::BucketIndex bucket, core::Rank rank) const;
-  /// `coordinates` are of domain 0.
+  /// `coordinates` are those in domain 0.
   core::ElementRange held(const core::Placements& placements, core::BucketIndex bucket,
                           const std::vector<int>& coordinates) const;
   /// No rank keeps all values of the bucket's parameters from step to step.

@@ -16,7 +16,7 @@ namespace {
 /// Two counts of wishes per word, for up to 2^31 ranks.
 constexpr std::size_t kWishes = 32;
 constexpr int kCountBits = 32;
-/// Of a number that must be the same on all ranks.
+/// How a number that must be the same on all ranks is divided over words.
 constexpr std::size_t kParts = 4;
 constexpr int kPartBits = 16;
 

@@ -48,10 +48,10 @@ struct troupe_session {
   std::unique_ptr<troupe::actors::ProcessWorld> world;
   std::unique_ptr<troupe::actors::Session> session;
   std::deque<troupe::actors::SaveResult> saves;        ///< taken of the session, not yet of the caller
-  std::deque<troupe::actors::SaveResult> local_saves;  ///< likewise
+  std::deque<troupe::actors::SaveResult> local_saves;  ///< as above
   std::string restored_common;
   std::map<std::string, troupe_group, std::less<>> groups;  ///< that the caller asked for
-  std::map<std::uint32_t, troupe_experts> experts;          ///< likewise, by layer
+  std::map<std::uint32_t, troupe_experts> experts;          ///< as above, by layer
   bool is_left = false;
 };
 

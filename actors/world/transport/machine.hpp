@@ -96,7 +96,7 @@ class TransportMachine {
   std::vector<TransportEvent> take_events() { return std::exchange(events_, {}); }
 
   bool is_joined() const { return state_ == State::joined || state_ == State::leaving; }
-  /// Nothing will happen any more; remaining output may be flushed, then the wire is of no use.
+  /// Nothing will happen any more; remaining output may be flushed, then the wire is useless.
   bool is_over() const { return state_ == State::over; }
 
  private:

@@ -46,12 +46,12 @@ class Router {
 
   core::Result<void> send(core::Rank to, std::span<const std::byte> message, Time now);
   void leave(Time now);
-  /// Every connection is over or never joined, and nothing is left to write.
+  /// Every connection has ended or never joined, and nothing is left to write.
   bool is_quiet() const;
 
   /// What the wire should write next; empty if there is nothing.
   std::vector<std::byte> take_output(ConnectionId id, std::size_t limit);
-  /// The connection is over: write what take_output() has, close the wire, then forget().
+  /// The connection has ended: write what take_output() has, close the wire, then forget().
   bool is_over(ConnectionId id) const;
   void forget(ConnectionId id);
   /// Ids of connections, in order of opening.

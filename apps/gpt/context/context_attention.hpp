@@ -19,9 +19,9 @@ template <class T>
 struct ContextParallel {
   TensorGroup<T>* group;
   T* key;        ///< (B, T, K, D), of all members, by position
-  T* value;      ///< likewise
+  T* value;      ///< as above
   T* d_key;      ///< (B, T, K, D): what this member adds to the gradients
-  T* d_value;    ///< likewise
+  T* d_value;    ///< as above
   T* exchanged;  ///< (N, B, L, K D or E): in the layout that members exchange
   T* logits;     ///< (B, T, E) of routers, of all members, by position
 };

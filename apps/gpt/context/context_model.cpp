@@ -17,7 +17,7 @@ ContextModel::ContextModel(BatchShape shape, TensorGroup<float>& group, std::uni
 Result<void> ContextModel::forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
                                             Tokens targets, const StepHooks& hooks) {
   CHECK(tokens.size() == part_.whole().rows() && targets.size() == part_.whole().rows(),
-        "tokens and targets are of whole sequences");
+        "tokens and targets are whole sequences");
   const double share = hooks.loss_rows ? 1 : part_.weight(targets);
   StepHooks own_hooks = hooks;
   own_hooks.loss_scale = hooks.loss_scale * share;

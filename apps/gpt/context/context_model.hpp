@@ -18,7 +18,7 @@ namespace troupe::apps::gpt {
 /// same on all members.
 class ContextModel final : public TrainableModel {
  public:
-  /// `shape` is of whole sequences, the model's shape is of a part, and it shares them with `group`, which
+  /// `shape` describes whole sequences, the model's shape a part, and it shares them with `group`, which
   /// must outlive it and is not used before the first pass.
   ContextModel(BatchShape shape, TensorGroup<float>& group, std::unique_ptr<RowModel> model);
 

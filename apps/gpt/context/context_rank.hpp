@@ -32,7 +32,7 @@ class ContextRank {
   /// `compute` is the session's stream on a GPU. The result may be used after open().
   core::Result<std::unique_ptr<TrainableModel>> make_model(const TrainerOptions& options, TensorRank& tensor,
                                                            gpu::Device& device, gpu::StreamView compute);
-  /// For this rank's part of sequences, with `slots` microbatches. Likewise.
+  /// For this rank's part of sequences, with `slots` microbatches. As above.
   core::Result<std::unique_ptr<TrainableStage>> make_stage(const TrainerOptions& options, const StageCut& cut,
                                                            const StageShape& shape, StagePlace place);
   /// Passes compute in `memory`.

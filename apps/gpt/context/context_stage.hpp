@@ -15,7 +15,7 @@ namespace troupe::apps::gpt {
 /// Replaces values in host memory by their sums over all members; all members call it.
 using MembersSum = std::function<core::Result<void>(std::span<float>)>;
 
-/// A pipeline stage on one member of a context-parallel group, as ContextModel is a whole model: text is of
+/// A pipeline stage on one member of a context-parallel group, as ContextModel is a whole model: text holds
 /// whole sequences, and the stage computes a part of each. Every call is made by all members with the same
 /// text. Gradients and losses are its own rows' contribution to those of the microbatch, which are the sum
 /// over the members; logits are the same on all members.
@@ -53,7 +53,7 @@ class ContextStage final : public TrainableStage {
                                                  const StagePass& pass) override;
 
  private:
-  /// Of the microbatch in a slot.
+  /// This rank's part of the microbatch in a slot.
   struct OwnText {
     std::vector<std::int32_t> tokens, targets;
     double weight = 1;

@@ -32,7 +32,7 @@ class SequencePart {
  public:
   using Tokens = std::span<const std::int32_t>;
 
-  /// `shape` is of whole sequences and must pass shape_of().
+  /// `shape` describes whole sequences and must pass shape_of().
   SequencePart(BatchShape shape, const SequenceMember& member);
   /// The shape of one member's part. Errc::invalid_argument if the pieces are not equal.
   static core::Result<BatchShape> shape_of(BatchShape shape, std::size_t members);

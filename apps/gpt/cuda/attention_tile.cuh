@@ -46,7 +46,7 @@ struct Head {
         key_offset((batch * key_length_of(a) * a.key_heads + head / (a.heads / a.key_heads)) * a.head_size),
         key_stride(a.key_heads * a.head_size) {}
 
-  /// Of head `blockIdx.y` of all (batch, head).
+  /// The head number `blockIdx.y` among all (batch, head).
   __device__ static Head of_block(const Attention<E>& a) {
     const auto heads = static_cast<unsigned>(a.heads);
     return Head(a, blockIdx.y / heads, blockIdx.y % heads);

@@ -38,7 +38,7 @@ class Blas {
  private:
   Blas(BlasLibrary library, gpu::StreamView stream, gpu::Buffer workspace, bool tf32);
   struct Product;
-  /// Of x by weight; where it goes is left out.
+  /// The product of x and weight, without its destination.
   template <class E>
   static Product forward_product(LinearShape shape, const E* x, const E* weight);
   void multiply(const Product& product);

@@ -11,13 +11,13 @@ namespace troupe::apps::gpt {
 // B batch, L rows of a sequence that a rank has, T tokens of whole sequences, K heads with keys of their own,
 // D head size, E the type of elements.
 
-/// As ContextParallel, on a GPU. Rows are of the pass's E.
+/// As ContextParallel, on a GPU. Rows have the pass's E.
 struct CudaContextParallel {
   DeviceTensorGroup* group = nullptr;
   std::byte* key = nullptr;        ///< (B, T, K, D), of all members, by position
-  std::byte* value = nullptr;      ///< likewise
+  std::byte* value = nullptr;      ///< as above
   std::byte* d_key = nullptr;      ///< (B, T, K, D): what this member adds to the gradients
-  std::byte* d_value = nullptr;    ///< likewise
+  std::byte* d_value = nullptr;    ///< as above
   std::byte* exchanged = nullptr;  ///< (B, T, K, D), or logits, in the layout that members exchange
   float* logits = nullptr;         ///< (B, T, experts) of routers, of all members, by position
 };

@@ -36,7 +36,7 @@ Result<const E*> normed_rows_again(const CudaContext& context, const CudaNormAct
   return kept_for_weights(pass, rows, context.shape.rows() * context.config.width, norm.output);
 }
 
-// A gradient of rows that a block adds to the residual stream: for all rows, likewise.
+// A gradient of rows that a block adds to the residual stream: for all rows, as above.
 template <class E>
 Result<const E*> residual_gradient(const CudaContext& context, const CudaGradientScratch<E>& d,
                                    const CudaPass<E>& pass) {

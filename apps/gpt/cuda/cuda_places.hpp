@@ -29,7 +29,7 @@ struct CudaPlaces {
   std::vector<CudaSlot<E>> slots;
   E* input = nullptr;                            ///< one more than there are slots
   std::optional<CudaTensorParallel> tensor;      ///< without its group
-  std::optional<CudaContextParallel> sequences;  ///< likewise
+  std::optional<CudaContextParallel> sequences;  ///< as above
   float* all_logits = nullptr;                   ///< of the next token, if ranks share the vocabulary
 };
 

@@ -23,7 +23,7 @@ void add_weight_gradient(const CudaContext& context, const CudaPass<E>& pass, Li
   });
 }
 
-/// Likewise.
+/// As above.
 template <class E>
 core::Result<void> project_backward(const CudaContext& context, const CudaPass<E>& pass, LinearShape shape,
                                     std::size_t weight, const E* x, const E* d_y, E* d_x, Write write) {

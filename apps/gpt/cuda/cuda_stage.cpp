@@ -102,7 +102,7 @@ class CudaStage final : public TrainableStage {
   gpu::BufferView rows_at(E* rows) const {
     return {reinterpret_cast<std::byte*>(rows), own_rows() * config_.width * sizeof(E)};
   }
-  /// Of the whole model; the configuration has this rank's share.
+  /// The whole model's; the configuration has this rank's share.
   std::size_t vocabulary() const { return config_.vocabulary * shape_.share.size; }
   CudaContext context(BatchShape batch, int chunk, int slot) {
     return {config_,

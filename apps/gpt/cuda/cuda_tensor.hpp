@@ -13,7 +13,7 @@ namespace troupe::apps::gpt {
 
 // N rows of a pass, C width, E the type of elements.
 
-/// As TensorParallel, on a GPU. Rows are of the pass's E.
+/// As TensorParallel, on a GPU. Rows have the pass's E.
 struct CudaTensorParallel {
   DeviceTensorGroup* group = nullptr;
   bool sequence = false;

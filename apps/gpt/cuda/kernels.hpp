@@ -183,8 +183,8 @@ template <class E>
 struct AttentionGradients {
   const E* d_y;  ///< (B, L, H, D)
   E* query;      ///< (B, L, H, D), overwritten
-  E* key;        ///< (B, T, K, D), likewise: the contribution of the L rows
-  E* value;      ///< (B, T, K, D), likewise
+  E* key;        ///< (B, T, K, D), as above: the contribution of the L rows
+  E* value;      ///< (B, T, K, D), as above
   float* delta;  ///< (B, H, L) of scratch
 };
 /// Keys and values get their gradients in one pass over tiles of keys, queries in another over tiles of

@@ -31,7 +31,7 @@ struct ExpertActivations {
   T* weights = nullptr;        ///< (N, K)
   T* gathered = nullptr;       ///< (S, C) rows by expert, of experts that are all here; all blocks share it
   T* received = nullptr;       ///< (R, C) rows of all ranks, where experts are distributed over them
-  T* returned = nullptr;       ///< (R, C) likewise, what the experts make of them; all blocks share it
+  T* returned = nullptr;       ///< (R, C) as above, what the experts make of them; all blocks share it
   T* gate = nullptr;           ///< (R, F)
   T* up = nullptr;             ///< (R, F)
   T* hidden = nullptr;         ///< (R, F)

@@ -37,10 +37,10 @@ struct ExpertConfig {
   /// that owners() gives to `place`. All hold the rest of the model.
   std::size_t ranks = 1;
   std::size_t place = 0;
-  /// Of distributed experts: one product for the rows of all ranks instead of one for each rank. Gradients of
-  /// all of them are added to one memory then, in another order than a rank alone has.
+  /// For distributed experts: one product for the rows of all ranks instead of one for each rank. Gradients
+  /// of all of them are added to one memory then, in another order than a rank alone has.
   bool grouped = false;
-  /// Of balancing without a loss: by how much a step changes a router's biases. 0: it has none. Above 0
+  /// For balancing without a loss: by how much a step changes a router's biases. 0: it has none. Above 0
   /// scores are sigmoids, and the chosen ones are divided by their sum.
   double bias_rate = 0;
   /// (layers, count), added to scores to choose experts; null: nothing is. Owned by the trainer, which takes

@@ -29,7 +29,7 @@ core::Result<void> exchange_rows(const RowsOfExchange& rows, const core::RowMove
   return peers.wait();
 }
 
-/// Of an exchange with nothing beside it.
+/// For an exchange with nothing beside it.
 inline core::Result<void> nothing() {
   return {};
 }

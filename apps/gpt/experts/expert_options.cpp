@@ -83,7 +83,7 @@ Result<int> expert_parallel_of(const ExpertOptions& options, const ModelConfig& 
   TRY(core::ExpertOwners::create(config.experts.count, static_cast<std::size_t>(options.parallel)));
   if (is_local)
     return fail(Errc::invalid_argument,
-                "--expert-parallel {} is of several ranks, and --local of one; leave "
+                "--expert-parallel {} is for several ranks, and --local for one; leave "
                 "one of the two out",
                 options.parallel);
   return options.parallel;

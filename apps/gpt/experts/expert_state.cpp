@@ -36,7 +36,7 @@ core::Result<void> of_another(const char* name, const ModelConfig& config) {
                     name, config.layers, config.experts.count);
 }
 
-/// Of all layers and experts.
+/// The counts of all layers and experts.
 Result<std::vector<std::int64_t>> counts_of(const Value& load, const char* name, const ModelConfig& config) {
   const Value* list = load.find(name);
   const Value* experts = load.find("experts");

@@ -21,7 +21,7 @@ std::vector<core::ExpertLayerOptions> expert_layers(const ModelConfig& config, s
 /// Adds a rank's tokens of the step.
 core::Result<void> count_tokens(actors::Session& session, const ModelConfig& config,
                                 const core::ExpertTally& step);
-/// Of all ranks' tokens, since the run began.
+/// The choices of all ranks' tokens since the run began.
 core::Result<core::ExpertTally> expert_load(actors::Session& session, const ModelConfig& config);
 /// Biases of all routers, (layers, experts); layers without experts have zeros.
 core::Result<void> read_biases(actors::Session& session, const ModelConfig& config,

@@ -20,7 +20,7 @@ ParameterIndex index_of_parameter(std::size_t parameter) {
   return {static_cast<std::uint32_t>(parameter)};
 }
 
-/// Of each parameter of the whole model the place of its owner; that of a dense one is 0, and does not
+/// The place of the owner of each parameter of the whole model; that of a dense one is 0, and does not
 /// matter.
 std::vector<int> owners_of(const ParameterTable& whole, const core::ExpertOwners& owners) {
   std::vector<int> found(whole.specs.size(), 0);

@@ -24,8 +24,8 @@ struct Attention {
 template <class T>
 struct AttentionGradients {
   T* query;    ///< (B, T, H, D), overwritten
-  T* key;      ///< (B, T, K, D), likewise
-  T* value;    ///< (B, T, K, D), likewise
+  T* key;      ///< (B, T, K, D), as above
+  T* value;    ///< (B, T, K, D), as above
   T* scratch;  ///< (T, T)
 };
 

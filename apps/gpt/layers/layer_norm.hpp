@@ -15,7 +15,7 @@ struct LayerNorm {
   const T* weight;  ///< (C)
   const T* bias;    ///< (C); backward does not read it
   T* mean;          ///< (N), written by forward, read by backward
-  T* scale;         ///< (N), likewise
+  T* scale;         ///< (N), as above
 };
 
 /// y is (N, C).

@@ -18,7 +18,7 @@ int PipelineTrainer::stage_of(std::size_t place) const {
       if (place >= begin && place < end) return stage;
     }
   }
-  CHECK(false, "every parameter is of a stage");
+  CHECK(false, "every parameter is in a stage");
 }
 
 Result<std::uint64_t> PipelineTrainer::parameter_hash() {

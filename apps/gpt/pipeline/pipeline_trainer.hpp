@@ -150,7 +150,7 @@ class PipelineTrainer final : public RankModel, private StageWork {
   std::vector<float*> gradients_;
   std::vector<float> answer_;         ///< logits
   std::vector<std::byte> read_;       ///< a parameter from another stage, or from the device
-  std::vector<float> wide_;           ///< likewise, in f32
+  std::vector<float> wide_;           ///< as above, in f32
   std::optional<std::size_t> taken_;  ///< the parameter whose values `whole_` has
   std::span<const std::byte> whole_;
 };

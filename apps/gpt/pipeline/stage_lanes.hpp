@@ -90,7 +90,7 @@ class StageLanes {
   std::vector<core::Lane> lanes_;
   int per_lane_;
   std::vector<double> losses_;                      ///< per microbatch; of other stages zeros
-  std::vector<std::size_t> targets_;                ///< likewise
+  std::vector<std::size_t> targets_;                ///< as above
   StepAverage average_;                             ///< of the step
   std::map<std::pair<int, int>, Waiting> waiting_;  ///< by lane, counted from the first, and chunk
   std::map<int, std::vector<Waiting>> unused_;      ///< by chunk

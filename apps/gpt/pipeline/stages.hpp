@@ -16,7 +16,7 @@ struct StagePlace {
   gpu::Device& device;
   gpu::StreamView compute = nullptr;  ///< a stream of the device, which the host does not use
   StageGroups groups{};               ///< on the host: those that match the shape's share and sequences
-  DeviceGroups device_groups{};       ///< likewise on a GPU
+  DeviceGroups device_groups{};       ///< as above on a GPU
 };
 
 /// The stage for a device: the host's reference (StageModel), or the GPU's. Errors as theirs.

@@ -46,7 +46,7 @@ struct StageText {
 /// A pass of a stage, with pointers in the order of the whole model's table, of which a chunk uses its own.
 struct StagePass {
   std::span<const std::byte* const> parameters;  ///< in the stage's dtype, in its device's memory
-  std::span<float* const> gradients;             ///< likewise; empty if nothing is added
+  std::span<float* const> gradients;             ///< as above; empty if nothing is added
   const StepHooks& hooks;
 };
 
@@ -72,13 +72,13 @@ class TrainableStage {
  public:
   virtual ~TrainableStage() = default;
 
-  /// Of the whole model, or of this rank's share of each layer.
+  /// The parameters of the whole model, or of this rank's share of each layer.
   virtual const ParameterTable& table() const = 0;
-  /// Of parameters and rows.
+  /// The dtype of parameters and rows.
   virtual core::DType dtype() const = 0;
   /// The rows of the residual stream that this rank keeps of a microbatch.
   virtual std::size_t own_rows() const = 0;
-  /// Likewise for one sequence of `length` tokens.
+  /// As above, for one sequence of `length` tokens.
   virtual std::size_t own_rows_of(std::size_t length) const = 0;
 
   /// Own rows (N, C): a forward's input, in a slot of inputs, unless the chunk begins the model; its output;

@@ -27,7 +27,7 @@ class CheckpointWeights final : public InitialValues {
   static core::Result<std::shared_ptr<const CheckpointWeights>> open(const std::string& path,
                                                                      const ModelConfig& model);
 
-  /// Of the checkpoint that was opened.
+  /// The path of the checkpoint that was opened.
   const std::string& path() const { return source_.path; }
 
   using InitialValues::read;

@@ -29,7 +29,7 @@ struct HuggingFaceConfig {
   std::vector<core::PositionLimit> limits;
   /// The token between two texts, if the file names one; if it names several, the first.
   std::optional<std::int32_t> end_of_text;
-  /// Of matrices in fp8 that have a factor for each block.
+  /// Present for matrices in fp8 that have a factor for each block.
   std::optional<core::ScaledBlocks> blocks;
 };
 

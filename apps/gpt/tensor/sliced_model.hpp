@@ -69,7 +69,7 @@ class SlicedModel final : public RowModel {
 
   std::unique_ptr<SliceGroup<float>::Room> room_;
   TensorGroup<float>* context_ = nullptr;      ///< null if sequences are whole
-  std::unique_ptr<GroupRelay<float>> across_;  ///< likewise
+  std::unique_ptr<GroupRelay<float>> across_;  ///< as above
   std::size_t step_lanes_ = 1;
   std::vector<Slice> slices_;
 };

@@ -24,9 +24,9 @@ class TensorModel final : public RowModel {
   /// What activation_bytes() would be after create().
   static std::size_t bytes(const ModelConfig& config, BatchShape shape, Keep keep, const TensorShare& share);
 
-  /// Of the whole model.
+  /// The whole model's.
   const ModelConfig& config() const override { return config_; }
-  /// Of the share, as is everything that passes are given.
+  /// The share's, as is everything that passes are given.
   const ParameterTable& table() const override { return table_.part(); }
   BatchShape shape() const override { return model_.shape(); }
   core::DType dtype() const override { return core::DType::f32; }

@@ -41,7 +41,7 @@ struct VocabularyEntropy {
   std::size_t rows, part;
   const T* logits;   ///< (N, P), never written
   T* probabilities;  ///< (N, P)
-  T* mean;           ///< (N): of the logits under the probabilities of the whole row
+  T* mean;           ///< (N): mean of the logits under the probabilities of the whole row
 };
 
 /// entropy (N) = -sum p ln p = m + ln Z - mean over the whole vocabulary, in nats, at every member.

@@ -39,7 +39,7 @@ class AddedTokenFinder {
   std::vector<Part> parts_of(std::string_view text) const;
 
  private:
-  // Of the trie of all texts; the first is its root.
+  // A node of the trie of all texts; the first is its root.
   struct Node {
     const AddedToken* token = nullptr;
     std::unordered_map<char, std::size_t> next;

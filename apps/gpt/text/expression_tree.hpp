@@ -22,7 +22,7 @@ struct ExpressionTree {
     ahead,
     not_ahead,
     behind,      ///< the only part is a set
-    not_behind,  ///< likewise
+    not_behind,  ///< as above
     whole        ///< what the only part matches first, and nothing else
   };
   enum class Greed : std::uint8_t { most, least, all };

@@ -37,7 +37,7 @@ Result<void> check_has_no_tokenizer(actors::Storage& storage, const std::string&
   return {};
 }
 
-/// Of a file that need not be there.
+/// The text of a file that need not be there.
 Result<std::optional<std::string>> read_text(actors::Storage& storage, const char* name) {
   const auto size = storage.size(name);
   if (!size && size.error().code == Errc::not_found) return std::optional<std::string>{};

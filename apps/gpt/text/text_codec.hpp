@@ -23,8 +23,7 @@ class TextCodec {
   TextCodec(Tokenizer tokenizer, std::optional<std::int32_t> end_of_text)
       : tokenizer_(std::move(tokenizer)), end_of_text_(end_of_text) {}
 
-  /// Of a model whose tokenizer cannot be read, for this reason: it encodes nothing, but token ids need no
-  /// codec.
+  /// For a model whose tokenizer cannot be read, and why: it encodes nothing, but token ids need no codec.
   TextCodec(core::Error unreadable, std::optional<std::int32_t> end_of_text)
       : end_of_text_(end_of_text), unreadable_(std::move(unreadable)) {}
 

@@ -33,7 +33,7 @@ Tokenizer::Tokenizer(TokenizerParts parts, BytePairs pairs)
 
 // Pointers into added_ stay valid when the tokenizer is moved: moving a vector does not move its elements.
 Result<void> Tokenizer::find_added() {
-  // Of two that are the same once they are normalised, tokenizers finds the special one.
+  // If two are the same once they are normalised, the tokenizers library finds the special one.
   for (const bool is_special : {true, false}) {
     for (AddedToken& added : added_) {
       if (added.is_special != is_special) continue;

@@ -32,8 +32,8 @@ class Pattern {
 
 /// Where text is cut, and what becomes of matches.
 struct SplitAtPattern {
-  /// Of a match: it is a word; it is dropped; it and the matches beside it are a word; it belongs to the word
-  /// before or after it, except that only one of several in a row does.
+  /// What becomes of a match: it is a word; it is dropped; it and the matches beside it are a word; it
+  /// belongs to the word before or after it, except that only one of several in a row does.
   enum class Matches : std::uint8_t { isolated, removed, contiguous, with_previous, with_next };
 
   Pattern pattern;

@@ -17,7 +17,7 @@ struct CollectiveTime {
   double seconds = 0;     ///< of one operation: the median of several batches, as rank 0 sees them
 };
 
-/// Of the operations that can be measured.
+/// The names of the operations that can be measured.
 std::vector<std::string> collective_names();
 
 struct CollectiveBench {

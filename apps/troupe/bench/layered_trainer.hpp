@@ -26,7 +26,7 @@ class LayeredTrainer {
   double milliseconds_;
 };
 
-/// Of the values, which may be in any order; 0 of none.
+/// The median of the values, which may be in any order; 0 if there are none.
 double median(std::vector<double> values);
 
 /// A port of the loopback interface that was free a moment ago.

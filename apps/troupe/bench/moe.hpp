@@ -32,7 +32,7 @@ struct MoeTime {
   double exchange_seconds = 0;  ///< of dispatch alone
 
   double ratio() const { return (dispatch_seconds + combine_seconds) / plain_seconds; }
-  /// Of the shorter of exchange and shared expert, what went on while the other did, from 0 to 1.
+  /// How much of the shorter of exchange and shared expert ran beside the other, from 0 to 1.
   double overlapped_share() const;
 };
 

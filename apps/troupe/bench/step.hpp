@@ -22,8 +22,8 @@ struct StepBench {
   int layers = 12;
   std::int64_t layer_elements = 262'144;
   std::int64_t bucket_elements = 524'288;
-  /// Of one layer's forward; backward takes twice as long. The processor is free meanwhile, as it is while an
-  /// accelerator computes.
+  /// How long one layer's forward takes; backward takes twice as long. The processor is free meanwhile, as it
+  /// is while an accelerator computes.
   double layer_milliseconds = 1.5;
   int steps = 60;
 };
@@ -39,7 +39,7 @@ struct StepTime {
   double exposed_communication_seconds = 0;  ///< of it, while a collective ran
   double launch_p50_microseconds = 0;        ///< from a bucket's last gradient to its launch
   double launch_p99_microseconds = 0;
-  std::int64_t launches = 0;       ///< that these percentiles are of
+  std::int64_t launches = 0;       ///< how many of them these percentiles summarise
   double messages_per_step = 0;    ///< between actors of one rank
   std::uint64_t device_bytes = 0;  ///< that rank 0 took, once and for all
   std::int64_t bytes_sent = 0;     ///< by rank 0 in a step, as its program says

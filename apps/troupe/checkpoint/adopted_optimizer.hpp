@@ -15,7 +15,8 @@ namespace troupe::apps {
 /// by number are found where their order says which they are (numbered_parameters.hpp). A parameter that has
 /// no state, as it never had a gradient, gets moments of zero, with a note, and so is noted what took fewer
 /// steps than others. What Troupe's optimizers do not keep stays under its name. Errc::invalid_argument when
-/// there is no such state, when it is of several optimizers, or of parameters that are not there.
+/// there is no such state, when several optimizers have it, or when it belongs to parameters that are not
+/// there.
 core::Result<std::optional<std::int64_t>> from_torch_names(Source& source, Renaming& rules);
 
 }  // namespace troupe::apps

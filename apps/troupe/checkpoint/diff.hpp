@@ -19,8 +19,8 @@ struct TensorDifference {
   core::DType right_dtype{};
   core::Shape left_shape;
   core::Shape right_shape;
-  /// Of the elements; nothing when they cannot be compared. Those of two floating dtypes are compared as the
-  /// wider one.
+  /// How elements differ; nothing when they cannot be compared. Two floating dtypes are compared as the wider
+  /// one.
   struct Values {
     std::int64_t elements = 0;
     std::int64_t differing = 0;  ///< elements whose bits are not the same

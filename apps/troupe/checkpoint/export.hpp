@@ -27,8 +27,7 @@ enum class DcpNames : std::uint8_t {
   /// Those of {"model": ..., "optim": ...} with what get_state_dict() gives (optimizer_names.hpp), with the
   /// optimizer's steps.
   torch,
-  /// Of a source that is from PyTorch: every key that it had, nested and in the order as it was, and its
-  /// values.
+  /// For a source that is from PyTorch: every key that it had, nested and in its order, and its values.
   as_imported,
 };
 

@@ -35,7 +35,7 @@ class FileWriter {
   std::array<Buffer, 2> buffers_;
   std::size_t filling_ = 0;  ///< which of them
   std::size_t filled_ = 0;   ///< bytes
-  /// Of the other buffer. Declared last: what it uses outlives it, as its end is waited for.
+  /// The write of the other buffer. Declared last: what it uses outlives it, because its end is waited for.
   std::future<core::Result<void>> writing_;
 };
 

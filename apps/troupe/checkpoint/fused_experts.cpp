@@ -138,7 +138,7 @@ class Splitter {
     return has(".q_norm.") || has("shared_expert") ? ExpertNames::qwen : ExpertNames::mixtral;
   }
 
-  /// Whether a parameter's name, which may lack the container that the layer's has, is of one of the layers.
+  /// Whether a parameter, whose name may lack the container that the layer's has, is in one of the layers.
   bool is_of_layer(std::string_view name, std::string_view end) const {
     if (!name.ends_with(end)) return false;
     name.remove_suffix(end.size());

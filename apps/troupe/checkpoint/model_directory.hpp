@@ -28,7 +28,7 @@ core::Result<ModelDirectory> open_model_directory(const std::string& directory,
 core::Result<bool> are_equal(const Source& source, const core::ManifestTensor& one,
                              const core::ManifestTensor& other);
 
-/// Of a model whose configuration ties its head to the embedding: Errc::mismatch if there is a `head` with
+/// For a model whose configuration ties its head to the embedding: Errc::mismatch if there is a `head` with
 /// other elements than the `embedding`, since versions of transformers differ in which they use.
 core::Result<void> check_tied_head(const Source& source, const std::string& head,
                                    const std::string& embedding);

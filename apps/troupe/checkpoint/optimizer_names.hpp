@@ -41,7 +41,7 @@ struct TorchName {
 
 /// Names below {"model": ..., "optim": ...}, in the order of the manifest's tensors.
 std::vector<TorchName> torch_names(const core::Manifest& manifest);
-/// Of the parameters with state, the names of their steps, each once.
+/// The names of the steps of all parameters with state, each once.
 std::vector<TorchName> torch_step_names(const core::Manifest& manifest);
 
 }  // namespace troupe::apps

@@ -54,7 +54,7 @@ void keep_weights_only(Source& source);
 /// Leaves out, by name, what PyTorch's files have and is carried as bytes (TorchPlace::carried).
 void leave_out_carried(Source& source);
 
-/// Of a nested state, what all tensors lie below, such as "model."; empty when there is nothing of that kind.
+/// The container of a nested state that all tensors are below, such as "model."; empty when there is none.
 std::string common_container(const Source& source);
 
 }  // namespace troupe::apps

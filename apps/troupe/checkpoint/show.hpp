@@ -16,7 +16,7 @@ core::Result<std::string> show_json(const Source& source);
 core::Result<std::string> show_tensor_text(const Source& source, const std::string& key);
 core::Result<std::string> show_tensor_json(const Source& source, const std::string& key);
 
-/// Fits into 80 columns. Of a tensor with more than two axes, the two that are cut most are drawn, at the
+/// Fits into 80 columns. If a tensor has more than two axes, the two that are cut most are drawn, at the
 /// first index of the others. Every shard has a letter (after 62 of them they come again); a character shows
 /// who holds the element in the middle of what it stands for.
 std::string tensor_map(const core::ManifestTensor& tensor);

@@ -48,7 +48,7 @@ struct Source {
   /// What was done or found that nobody asked for, in sentences.
   std::vector<std::string> notes{};
   std::optional<std::int64_t> steps{};  ///< done, by a file beside the state
-  /// Of PyTorch's own forms, and of checkpoints that were imported from them.
+  /// Present for PyTorch's own forms, and for checkpoints that were imported from them.
   std::optional<TorchState> torch{};
 };
 

@@ -24,7 +24,7 @@ const std::string* text_of(const core::Key& key) {
   return std::get_if<std::string>(&key);
 }
 
-/// Of a state's top, or of a container there.
+/// Looks at a state's top, or at a container there.
 void look(const core::Value& value, const std::string& above, std::vector<StepsSaid>& found) {
   const auto* map = value.as_map();
   if (map == nullptr) return;

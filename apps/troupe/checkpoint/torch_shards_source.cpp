@@ -112,7 +112,7 @@ class ShardsReader {
     });
   }
 
-  /// Of the ranks that saved last, as the file beside them says.
+  /// The number of ranks that saved last, as the file beside them says.
   Result<std::optional<int>> configured_world() const {
     if (std::find(names_.begin(), names_.end(), kConfigName) == names_.end()) return std::optional<int>{};
     const auto size = TRY(source_.storage->size(kConfigName));

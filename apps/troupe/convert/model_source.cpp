@@ -50,7 +50,7 @@ bool is_passed_over(const std::string& name) {
   return name.find("_extra_state") != std::string::npos || name.ends_with("rotary_emb.inv_freq");
 }
 
-/// Of a layer after the last one that predicts one more token, which is known by how it begins.
+/// Whether the tensor is that of a layer after the last one, which predicts one more token; its name tells.
 bool predicts_more(const core::Manifest& manifest, const core::ModelConfig& model, std::string_view name) {
   constexpr std::string_view kLayers = "model.layers.";
   if (model.architecture != core::Architecture::deepseek_v3 || !name.starts_with(kLayers)) return false;

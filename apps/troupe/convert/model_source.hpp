@@ -53,7 +53,7 @@ core::Result<ModelSource> open_converted_model(const std::string& path, ModelFor
 /// Checks all bytes against their hashes, where there are some. Errc::corrupt names what is damaged.
 core::Result<void> verify_model(const ModelSource& model);
 
-/// Of a directory of Hugging Face that has hashes.
+/// The file with the hashes of a directory of Hugging Face.
 inline constexpr const char* kHashesName = "troupe_manifest.json";
 
 }  // namespace troupe::apps

@@ -99,10 +99,9 @@ class Writer {
     for (const auto& piece : output.pieces) {
       const auto& other = tensor_of(piece.input);
       if (source_.dtype_of(other) == source_.dtype_of(first)) continue;
-      return core::fail(Errc::mismatch,
-                        "'{}' is of dtype {}, '{}' of {}; they become one tensor, so use --dtype", other.key,
-                        core::name_of(source_.dtype_of(other)), first.key,
-                        core::name_of(source_.dtype_of(first)));
+      return core::fail(
+          Errc::mismatch, "'{}' has dtype {}, '{}' of {}; they become one tensor, so use --dtype", other.key,
+          core::name_of(source_.dtype_of(other)), first.key, core::name_of(source_.dtype_of(first)));
     }
     return source_.dtype_of(first);
   }

@@ -23,7 +23,7 @@ struct WeightsArguments {
   bool json = false;
 };
 
-/// Opens, plans and writes; `storage` is of the directory above the one called `name`.
+/// Opens, plans and writes; `storage` is the directory above the one called `name`.
 core::Result<WeightsWritten> convert_weights(const WeightsArguments& arguments, actors::Storage& storage,
                                              const std::string& name);
 

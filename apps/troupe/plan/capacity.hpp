@@ -64,7 +64,7 @@ struct CapacityPlan {
   std::int64_t elements = 0;
   std::int64_t units = 0;
   std::vector<CapacityStage> stages;  ///< of a model, but those that need no more than another
-  core::MicrobatchShape microbatch;   ///< likewise
+  core::MicrobatchShape microbatch;   ///< as above
   core::Links links;                  ///< of all ranks
   std::int64_t device_bytes = 0;
   std::vector<Capacity> found;
@@ -74,9 +74,9 @@ struct CapacityPlan {
 };
 
 /// Without strategies by name, those of one axis take all ranks as one, and with two axes hsdp and hfsdp are
-/// there, too. Of those that fit the one is chosen that communicates least time, or with `compute_ms` leaves
-/// the least of it exposed; of equals the one that takes less memory. Errc::invalid_argument names the option
-/// that cannot be.
+/// there, too. Among those that fit, the one is chosen that communicates for the shortest time, or with
+/// `compute_ms` exposes the least of it; among equals, the one that takes less memory. Errc::invalid_argument
+/// names the option that cannot be.
 core::Result<CapacityPlan> capacity_plan(CapacityArguments arguments);
 
 }  // namespace troupe::apps

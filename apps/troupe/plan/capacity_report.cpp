@@ -242,11 +242,11 @@ std::string notes(const CapacityPlan& plan) {
   constexpr std::uint64_t kMib = std::uint64_t{1} << 20;
   const PinnedMemory pinned;
   return fmt::format(
-      "Memory is of the rank that needs most, without what driver and libraries take{}.\n"
+      "Memory is that of the rank that needs most, without what driver and libraries take{}.\n"
       "Of its host's memory a rank with a GPU pins {} MiB for saves at most, {} MiB for a restore, and {} "
       "MiB "
       "for local saves if there are any.\n"
-      "Times are of rings without load: inner {}; outer {}; {} ranks a node.\n",
+      "Times assume rings without load: inner {}; outer {}; {} ranks a node.\n",
       plan.model.empty() ? ", and without activations" : "", pinned.saves / kMib, pinned.restore / kMib,
       pinned.local_saves / kMib, describe(plan.links.inner), describe(plan.links.outer),
       plan.links.node_ranks);

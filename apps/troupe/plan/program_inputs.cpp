@@ -83,7 +83,7 @@ std::vector<core::ParameterSpec> parameter_specs(const core::StageTensors& stage
   return specs;
 }
 
-/// Of the stage, whose chunks have these units.
+/// The passes of the stage whose chunks have these units.
 core::Result<std::vector<core::UnitPass>> stage_passes(const ProgramArguments& arguments,
                                                        const std::vector<std::pair<int, int>>& units) {
   if (arguments.stages == 1) return std::vector<core::UnitPass>{};
@@ -119,7 +119,7 @@ core::Result<std::vector<core::UnitPass>> stage_passes(const ProgramArguments& a
   return stage_passes(arguments, units);
 }
 
-/// Of a program whose units outside of the order come first: backward reaches those last.
+/// The order of a program whose units outside of the order come first: backward reaches those last.
 core::Result<core::UnitOrder> unit_order(const ProgramArguments& arguments) {
   const auto order =
       TRY(core::normalised({arguments.forward_order, arguments.backward_order}, arguments.units));

@@ -22,7 +22,7 @@ struct PlannedModel {
   std::int64_t elements() const;
 };
 
-/// Of a config.json or its directory. The Error names the file, and what of it cannot be read.
+/// From a config.json or its directory. The Error names the file, and what of it cannot be read.
 core::Result<PlannedModel> read_planned_model(const std::string& path);
 
 /// A job as a command line describes it: units of equal size, and what lies outside of them.
@@ -54,7 +54,7 @@ struct ProgramArguments {
   bool no_overlap = false;
   bool json = false;
 
-  // Of a model, whose ranks in `ranks` are those of one part of it:
+  // For a model; `ranks` counts those of one part of it:
   int tensor_parallel = 1;
   bool sequence_parallel = false;
   int expert_parallel = 1;
@@ -65,7 +65,7 @@ struct ProgramArguments {
   }
 };
 
-/// Of a pipeline's stages.
+/// The schedule of a pipeline's stages.
 core::Result<core::PipelineSchedule> schedule_of(const ProgramArguments& arguments);
 
 /// Units are padded to what their strategy's shards need. Errc::invalid_argument names what cannot be.

@@ -19,8 +19,8 @@ struct ProgramReportArguments {
 /// what it wrote to `output`.
 core::Result<std::string> report_program(const ProgramReportArguments& arguments);
 
-/// What `troupe plan check` prints when the programs of all ranks pass each other; what is wrong is the
-/// Error, of which Errc::mismatch, aborted and internal are of programs that do not (check_programs.hpp).
+/// What `troupe plan check` prints when the programs of all ranks pass each other; otherwise
+/// the Error says what is wrong: Errc::mismatch, aborted and internal are programs' (check_programs.hpp).
 core::Result<std::string> report_check(const ProgramArguments& arguments);
 /// The same of programs in files, which together have one for each rank.
 core::Result<std::string> report_check(const std::vector<std::string>& files, bool json);

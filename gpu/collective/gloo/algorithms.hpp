@@ -9,7 +9,7 @@
 
 namespace troupe::gpu {
 
-/// Runs prepared operations to completion in the calling thread: collectives one at a time, and likewise the
+/// Runs prepared operations to completion in the calling thread: collectives one at a time, and so the
 /// messages of each direction between two members.
 class MeshAlgorithms {
  public:

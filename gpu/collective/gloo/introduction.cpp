@@ -118,7 +118,7 @@ class Introduction {
 
   int size() const { return static_cast<int>(group_.members.size()); }
 
-  /// Waits for any of the descriptors; false if the time ran out, or if waiting is of no use any more.
+  /// Waits for any of the descriptors; false if the time ran out, or if waiting has become pointless.
   bool wait_for(std::span<pollfd> descriptors, Clock::time_point give_up) const {
     while (Clock::now() < give_up && !failure_.look()) {
       const int patience = std::min(milliseconds_until(give_up), kLookAroundMilliseconds);

@@ -45,7 +45,7 @@ struct FabricModel {
 };
 
 /// Identifies operations that belong together: each member numbers a group's collectives as it posts them,
-/// and likewise the messages from one member to another.
+/// and also the messages from one member to another.
 struct MeetingKey {
   int source = -1;  ///< -1 for collectives
   int destination = -1;

@@ -267,7 +267,7 @@ TEST(CheckpointCoordinator, AFailedCommitIsAFailedSave) {
   EXPECT_EQ(ends[0].directory, "");
 }
 
-TEST(CheckpointCoordinator, ADirectoryThatCanNotBeMadeFailsTheSave) {
+TEST(CheckpointCoordinator, ADirectoryThatCannotBeMadeFailsTheSave) {
   Coordinator coordinator;
   coordinator.drive_to("preparing");
 

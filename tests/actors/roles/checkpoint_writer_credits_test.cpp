@@ -14,7 +14,7 @@ using messages::SavePlanned;
 
 const messages::SaveBegan kBegan{1, {4}, "{}", "null", "[]"};
 
-/// Of a structure that the test gives it.
+/// A writer with a structure that the test gives it.
 CheckpointWriterConfig writer_of_two_buckets() {
   CheckpointWriterConfig config;
   config.rank = core::Rank{2};

@@ -165,7 +165,7 @@ TEST(Coordinator, RefusesOtherSettings) {
             "ranks alike");
 }
 
-/// Of these ranks, after all have joined.
+/// The coordinator of these ranks, after all have joined.
 class Running : public testing::Test {
  protected:
   explicit Running(int ranks = 2) : machine({WorldSize{ranks}}), probe(machine) {

@@ -113,7 +113,7 @@ TEST_F(CafStageTest, CarriesEffectsToTheirPlacesInOrder) {
   EXPECT_EQ(stage->message_count(), 5u) << "the one that nobody plays counts too";
 }
 
-TEST_F(CafStageTest, WhatCanNotBeSentIsTheFailureOfTheRank) {
+TEST_F(CafStageTest, WhatCannotBeSentIsTheFailureOfTheRank) {
   messages::Failure told;
   supervisor.on_message = [&](const messages::Envelope& envelope, Outbox&) {
     told = std::get<messages::RankFailed>(envelope.body).failure;

@@ -154,42 +154,42 @@ TEST_F(HostilePeer, MayReportItsOwnFailure) {
   EXPECT_THAT(reason, HasSubstr("rank 1 left before the job was over"));
 }
 
-TEST_F(HostilePeer, CanNotBringAVerdict) {
+TEST_F(HostilePeer, CannotBringAVerdict) {
   const auto reason = answer_to({8, 1, Role::rank_supervisor, Role::rank_supervisor, kVerdict});
 
   EXPECT_THAT(ears_.heard(), ElementsAre());
   EXPECT_THAT(reason, HasSubstr("VerdictArrived is what a process says to itself alone"));
 }
 
-TEST_F(HostilePeer, CanNotSayThatAChunkIsStaged) {
+TEST_F(HostilePeer, CannotSayThatAChunkIsStaged) {
   const auto reason = answer_to({38, 1, Role::checkpoint_writer, Role::checkpoint_writer, {0x93, 5, 6, 1}});
 
   EXPECT_THAT(ears_.heard(), ElementsAre());
   EXPECT_THAT(reason, HasSubstr("ChunkStaged is what a process says to itself alone"));
 }
 
-TEST_F(HostilePeer, CanNotSayThatAnotherIsLost) {
+TEST_F(HostilePeer, CannotSayThatAnotherIsLost) {
   const auto reason = answer_to({20, 1, Role::rank_supervisor, Role::coordinator, failure_of_rank(0)});
 
   EXPECT_THAT(ears_.heard(), ElementsAre());
   EXPECT_THAT(reason, HasSubstr("PeerLost is what a process says to itself alone"));
 }
 
-TEST_F(HostilePeer, CanNotSpeakInTheNameOfAnother) {
+TEST_F(HostilePeer, CannotSpeakInTheNameOfAnother) {
   const auto reason = answer_to({21, 0, Role::rank_supervisor, Role::coordinator, failure_of_rank(0)});
 
   EXPECT_THAT(ears_.heard(), ElementsAre());
   EXPECT_EQ(reason, "rank 1 sent RankFailed in the name of rank 0");
 }
 
-TEST_F(HostilePeer, CanNotReportTheFailureOfAnother) {
+TEST_F(HostilePeer, CannotReportTheFailureOfAnother) {
   const auto reason = answer_to({21, 1, Role::rank_supervisor, Role::coordinator, failure_of_rank(0)});
 
   EXPECT_THAT(ears_.heard(), ElementsAre());
   EXPECT_EQ(reason, "rank 1 sent RankFailed about rank 0; a rank speaks for itself");
 }
 
-TEST_F(HostilePeer, CanNotEndTheRunOfAnother) {
+TEST_F(HostilePeer, CannotEndTheRunOfAnother) {
   const auto reason = answer_to({23, 1, Role::trainer, Role::rank_supervisor, {0x91, 1}});
 
   EXPECT_THAT(ears_.heard(), ElementsAre());
@@ -198,7 +198,7 @@ TEST_F(HostilePeer, CanNotEndTheRunOfAnother) {
             "rank_supervisor to the coordinator alone");
 }
 
-TEST_F(HostilePeer, CanNotSayThatAnothersFilesAreDurable) {
+TEST_F(HostilePeer, CannotSayThatAnothersFilesAreDurable) {
   const auto reason = answer_to(
       {40, 1, Role::checkpoint_writer, Role::checkpoint_writer, {0x94, 5, 1, 0x90, 0x93, 0xc2, 13, 0xc4, 0}});
 
@@ -207,7 +207,7 @@ TEST_F(HostilePeer, CanNotSayThatAnothersFilesAreDurable) {
                                 "checkpoint_writer @ rank 0"));
 }
 
-TEST_F(HostilePeer, CanNotPlayTheCoordinator) {
+TEST_F(HostilePeer, CannotPlayTheCoordinator) {
   const auto reason = answer_to({22, 1, Role::coordinator, Role::rank_supervisor, failure_of_rank(0)});
 
   EXPECT_THAT(ears_.heard(), ElementsAre());

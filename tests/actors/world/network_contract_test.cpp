@@ -77,7 +77,7 @@ TEST_P(NetworkContract, CarriesTheLargestMessage) {
   EXPECT_TRUE(job->hears(2, "1: " + largest));
 }
 
-TEST_P(NetworkContract, RefusesWhatCanNotBeRight) {
+TEST_P(NetworkContract, RefusesWhatCannotBeRight) {
   auto job = job_of(2);
   job->open_all();
 

@@ -62,7 +62,7 @@ double loss_of_routers(const BasicModel<double>& model) {
   return sum;
 }
 
-/// Of the whole loss of training, to which the routers' losses belong.
+/// Gradients of the whole training loss, to which the routers' losses belong.
 void expect_gradients(const ModelConfig& config) {
   auto model = BasicModel<double>::create(config, {.batch = 2, .length = 5}).value();
   auto values = any_values(model);

@@ -72,7 +72,7 @@ TEST(ExpertOptions, SpreadExpertsOverRanksThatDivideThem) {
       expert_parallel_of(two, preset("tiny").value(), false).error().message,
       "--expert-parallel 2 distributes experts, and the model has none; add --experts, or leave it out");
   EXPECT_EQ(expert_parallel_of(two, config, true).error().message,
-            "--expert-parallel 2 is of several ranks, and --local of one; leave one of the two out");
+            "--expert-parallel 2 is for several ranks, and --local for one; leave one of the two out");
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace {
 using Kind = core::DeclaredOperation::Kind;
 using Pass = core::DeclaredOperation::Pass;
 
-/// Of four ranks with two experts of each layer but the second.
+/// The model of four ranks with two experts of each layer but the second.
 ModelConfig spread_model() {
   ModelConfig config;
   config.vocabulary = 32;

@@ -11,7 +11,7 @@
 namespace troupe::apps::gpt {
 namespace {
 
-// Of four heads each has keys of its own, or two share them, or all do.
+// Four heads: each has keys of its own, or two share them, or all do.
 class AttentionOfKeyHeads : public testing::TestWithParam<std::size_t> {
  protected:
   static constexpr std::size_t kLength = 5, kHeads = 4, kSize = 4, kElements = 2 * kLength * kHeads * kSize;

@@ -135,7 +135,7 @@ RotaryScaling scaling_of(const Json& scaling, const Json& more = Json::object())
   return read ? read->model.rope_scaling : RotaryScaling{};
 }
 
-// Of 128 positions. The logarithms are those of the formula in transformers' documentation.
+// With 128 positions. The logarithms are those of the formula in transformers' documentation.
 TEST(HuggingFaceConfig, SaysHowYarnScales) {
   const auto least = scaling_of({{"type", "yarn"}, {"factor", 4.0}});
   EXPECT_EQ(least.kind, RotaryScaling::Kind::yarn);

@@ -183,7 +183,7 @@ TEST(TensorRank, WithSequenceParallelismKeepsLessOfTheResidualStream) {
         .value()
         ->activation_bytes();
   };
-  // Of each block its input, the stream between attention and MLP, and both norms' outputs: three quarters of
+  // Each block's input, the stream between attention and MLP, and both norms' outputs: three quarters of
   // 24 rows of 8 floats each; and those of the end, less what is gathered into and what sums are given out
   // to.
   EXPECT_GE(bytes(false) - bytes(true), 8 * 4 * 18 * 8 * sizeof(float));

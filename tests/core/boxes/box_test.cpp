@@ -179,7 +179,7 @@ TEST(ExactCover, RefusesABoxWhoseEndIsNoNumber) {
               testing::HasSubstr("[4611686018427387904:4611686018427387904+4611686018427387904]"));
 }
 
-TEST(Shape, RefusesWhatCanNotBeCounted) {
+TEST(Shape, RefusesWhatCannotBeCounted) {
   EXPECT_FALSE(check_shape({-1, 3}));
   EXPECT_FALSE(check_shape({std::int64_t{1} << 40, std::int64_t{1} << 40}));
   EXPECT_TRUE(check_shape({0, std::int64_t{1} << 40}));

@@ -21,7 +21,7 @@ struct Part {
 };
 using Members = std::vector<std::vector<Part>>;
 using Name = std::pair<std::string, std::int64_t>;
-/// Of what somebody writes or reads.
+/// The owners of what somebody writes or reads.
 using Owners = std::map<Name, int>;
 
 constexpr int kWorld = 8;

@@ -167,7 +167,7 @@ TEST(SavePlan, NamesATensorWhosePieceLeavesIt) {
             "tensor 'w': Invalid access pattern: [0:10] does not lie in a tensor of shape (9)");
 }
 
-TEST(SavePlan, RefusesNamesThatFilesCanNotHold) {
+TEST(SavePlan, RefusesNamesThatFilesCannotHold) {
   EXPECT_THAT(refusal({holding({"__metadata__", DType::f32, {1}}, {row(0, 1)})}),
               HasSubstr("no tensor can have the name '__metadata__'"));
   EXPECT_THAT(refusal({holding({"a\xff", DType::f32, {1}}, {row(0, 1)})}),
@@ -181,7 +181,7 @@ TEST(SavePlan, RefusesATensorThatARankListsTwice) {
   EXPECT_EQ(refusal({{}, structure}), "rank 1 lists tensor 'w' twice; list it once, with all its pieces");
 }
 
-TEST(SavePlan, RefusesTensorsWhoseBytesCanNotBeCounted) {
+TEST(SavePlan, RefusesTensorsWhoseBytesCannotBeCounted) {
   const std::int64_t many = std::int64_t{1} << 61;
 
   EXPECT_THAT(refusal({holding({"w", DType::f32, {many}}, {row(0, many)})}), HasSubstr("2^63 bytes"));

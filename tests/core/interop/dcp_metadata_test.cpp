@@ -316,7 +316,7 @@ TEST(DcpMetadata, HasElementsOfOtherDtypesAsBytes) {
   EXPECT_EQ(encode_dcp_metadata(carried).error().code, Errc::invalid_argument);
 }
 
-TEST(DcpMetadata, NamesWhatItCanNotReadAndReadsTheRest) {
+TEST(DcpMetadata, NamesWhatItCannotReadAndReadsTheRest) {
   const Bytes bytes = encode_dcp_metadata(small()).value();
   const std::string text(text_of(bytes));
 

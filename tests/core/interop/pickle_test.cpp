@@ -169,7 +169,7 @@ TEST(Pickle, RunsExactlyTheOpcodesOfCheckpoints) {
   }
 }
 
-TEST(Pickle, RefusesWhatTheMachineCanNotDo) {
+TEST(Pickle, RefusesWhatTheMachineCannotDo) {
   EXPECT_THAT(refusal(bytes_of("\x80\x04.")), HasSubstr("one value must be left, there are 0"));
   EXPECT_THAT(refusal(bytes_of("\x80\x04NN.")), HasSubstr("there are 2"));
   EXPECT_THAT(refusal(bytes_of("\x80\x04N.N")), HasSubstr("1 bytes follow the end"));

@@ -56,7 +56,7 @@ TEST(PlainData, ReturnsWhatWasWritten) {
   EXPECT_EQ(parse_torch_value(archive).value(), value);
 }
 
-TEST(PlainData, RefusesToWriteWhatItCanNotRead) {
+TEST(PlainData, RefusesToWriteWhatItCannotRead) {
   Value deep;
   for (int i = 0; i <= kMaxValueDepth; ++i) deep = Value(Value::List{deep});
 

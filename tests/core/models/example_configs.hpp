@@ -13,7 +13,7 @@ std::string published(const std::string& model);
 std::string with(const std::string& config, const std::string& key, const std::string& json);
 std::string without(const std::string& config, const std::string& key);
 
-/// Of further models, by their names.
+/// The configurations of further models, by their names.
 std::map<std::string, std::string> more_published();
 
 /// The test fails when there is no conversion.

@@ -235,7 +235,7 @@ TEST(FromHuggingFace, GivesTokenClassifiersAHeadOfOneOutput) {
   EXPECT_FALSE(convert(published("Qwen3-8B")).builder.value_head);
 }
 
-TEST(ToHuggingFace, RefusesWhatConfigJsonCanNotSay) {
+TEST(ToHuggingFace, RefusesWhatConfigJsonCannotSay) {
   auto model = convert(published("Qwen3-8B"));
   model.transformer.add_qkv_bias = true;
   EXPECT_TRUE(to_huggingface(model).has_value());  // as attention_bias

@@ -55,7 +55,7 @@ TEST(ProgramMemory, OfFullHybridShardingCutsTheOptimizerOnBothAxes) {
 /// What an arena of today's engine takes: a stack of full gradients, two exchanges of what comes in, and as
 /// much again where several roots go out.
 TEST(ProgramMemory, OfOrderedReplicasIsThatOfTheArena) {
-  // Of 8 lanes ranks hold 3, 3 and 2: two roots, two roots, one.
+  // Ranks hold 3, 3 and 2 of 8 lanes: two roots, two roots, one.
   auto inputs = inputs_of(SomeJob{
       .strategy = Strategy::zero1, .ranks = 3, .units = 2, .numerics = Numerics::ordered, .elements = 384});
   inputs.lanes = 8;

@@ -122,7 +122,7 @@ TEST(ProgramFile, RefusesNumbersThatNoProgramHas) {
               }),
               HasSubstr("a job has 1 to 1048576 ranks"));
   EXPECT_THAT(spoilt([](Json& json) { json["programs"][0]["ranks"][0]["last"] = 2; }),
-              HasSubstr("programs[0] is of ranks 0 to 2, but there are 2"));
+              HasSubstr("programs[0] is for ranks 0 to 2, but there are 2"));
   EXPECT_THAT(spoilt([](Json& json) { json["programs"] = Json::array(); }), HasSubstr("has no programs"));
   EXPECT_THAT(spoilt_program([](Json& json) { json["rounds"] = 3; }),
               HasSubstr("3 rounds with a body that is done 1 times"));
@@ -132,12 +132,12 @@ TEST(ProgramFile, RefusesNumbersThatNoProgramHas) {
               HasSubstr("coordinate 2 is beyond an axis of 2 ranks"));
   EXPECT_THAT(spoilt_program([](Json& json) { json["units"][0]["count"] = 0; }), HasSubstr("0 units"));
   EXPECT_THAT(spoilt_program([](Json& json) { json["units"][0]["tensors"][0]["class"] = 7; }),
-              HasSubstr("is of class 7 of 1"));
+              HasSubstr("is in class 7 of 1"));
   EXPECT_THAT(spoilt_program([](Json& json) { json["body"]["runs"][0]["times"] = 1000; }),
               HasSubstr("but there are 4 units"));
   EXPECT_THAT(spoilt_program([](Json& json) { json["body"]["runs"][0]["entries"] = Json::array(); }),
               HasSubstr("a run of 0 entries is repeated"));
-  EXPECT_THAT(spoilt_entry([](Json& json) { json["tensor"]["unit"] = -1; }), HasSubstr("is of unit -1"));
+  EXPECT_THAT(spoilt_entry([](Json& json) { json["tensor"]["unit"] = -1; }), HasSubstr("is in unit -1"));
   EXPECT_THAT(spoilt_entry([](Json& json) { json["stream"] = 5; }), HasSubstr("is on stream 5 of 2"));
   EXPECT_THAT(spoilt_entry([](Json& json) { json["needed"]["unit"] = 4; }), HasSubstr("names unit 4"));
   EXPECT_THAT(spoilt_entry([](Json& json) { json["counts"]["runs"][0]["members"] = 0; }),
@@ -162,7 +162,7 @@ TEST(ProgramFile, RefusesListsOfPassesThatNoProgramHas) {
   };
   EXPECT_EQ(spoilt_list([](Json&) {}), "");
   EXPECT_THAT(spoilt_list([](Json& json) { json["passes"][0]["passes"][0]["round"] = 7; }),
-              HasSubstr("a pass is of round 7 of 2"));
+              HasSubstr("a pass is in round 7 of 2"));
   EXPECT_THAT(spoilt_list([](Json& json) { json["passes"][0]["times"] = 1'000'000'000; }),
               HasSubstr("are repeated 1000000000 times"));
   EXPECT_THAT(spoilt_list([](Json& json) { json["passes"][0]["passes"][0]["end"] = 1; }),
@@ -171,7 +171,7 @@ TEST(ProgramFile, RefusesListsOfPassesThatNoProgramHas) {
   EXPECT_THAT(spoilt_list([](Json& json) { json["last_round"]["runs"] = json["pass_segments"][0]["runs"]; }),
               HasSubstr("has a body or a last round as well"));
   EXPECT_THAT(spoilt_list([](Json& json) { json["pass_segments"][0]["runs"][0]["round"] = 2; }),
-              HasSubstr("an entry is of round 2 of 2"));
+              HasSubstr("an entry is in round 2 of 2"));
   EXPECT_THAT(spoilt_list([](Json& json) { json["pass_segments"][0]["times"] = -1; }),
               HasSubstr("a segment is done -1 times"));
   EXPECT_THAT(spoilt_list([](Json& json) {
@@ -193,7 +193,7 @@ TEST(ProgramFile, RefusesListsOfPassesThatNoProgramHas) {
                 json["passes"][0]["times"] = 200'000;
                 json["passes"][0]["round_step"] = 2;
               }),
-              HasSubstr("a pass is of round 399998 of 2"));
+              HasSubstr("a pass is in round 399998 of 2"));
   EXPECT_THAT(spoilt_list([](Json& json) {
                 auto& run = json["epilogue"]["runs"][0];
                 run["entries"][0]["tensor"]["kind"] = "verdict";
@@ -257,14 +257,14 @@ TEST(ProgramFile, RefusesOperationsThatNoTrainerHas) {
             "programs[0]: a run of 2 operations is repeated 0 times with units 1 apart");
   EXPECT_EQ(spoilt_operations([](Json& json) { json[0]["operations"] = Json::array(); }),
             "programs[0]: a run of 0 operations is repeated 3 times with units 1 apart");
-  EXPECT_EQ(
-      spoilt_operations([](Json& json) { json[0]["times"] = 4; }),
-      "programs[0]: all_gather on ep in 'forward of unit 1' names unit 4 and round 0; it is of forward or "
-      "backward of 4 units");
-  EXPECT_EQ(
-      spoilt_operations([](Json& json) { json[0]["unit_step"] = -1; }),
-      "programs[0]: all_gather on ep in 'forward of unit 1' names unit -1 and round 0; it is of forward or "
-      "backward of 4 units");
+  EXPECT_EQ(spoilt_operations([](Json& json) { json[0]["times"] = 4; }),
+            "programs[0]: all_gather on ep in 'forward of unit 1' names unit 4 and round 0; it belongs to "
+            "forward or "
+            "backward of 4 units");
+  EXPECT_EQ(spoilt_operations([](Json& json) { json[0]["unit_step"] = -1; }),
+            "programs[0]: all_gather on ep in 'forward of unit 1' names unit -1 and round 0; it belongs to "
+            "forward or "
+            "backward of 4 units");
   EXPECT_THAT(spoilt_operations([](Json& json) { json[0]["unit_step"] = 2147483647; }),
               HasSubstr("with units 2147483647 apart"));
   EXPECT_EQ(spoilt_operations([](Json& json) {
@@ -273,7 +273,7 @@ TEST(ProgramFile, RefusesOperationsThatNoTrainerHas) {
             }),
             "programs[0]: more than 1000000 operations of the trainer's own in 2 rounds");
   EXPECT_THAT(spoilt_operations([&](Json& json) { first(json)["point"]["phase"] = "update"; }),
-              HasSubstr("it is of forward or backward of 4 units"));
+              HasSubstr("it belongs to forward or backward of 4 units"));
   EXPECT_THAT(spoilt_operations([&](Json& json) { first(json)["point"]["round"] = 1; }),
               HasSubstr("names unit 1 and round 1"));
   EXPECT_EQ(
@@ -314,7 +314,7 @@ TEST(ProgramFile, FilesThatAreNoJobTogetherAreNamed) {
   EXPECT_EQ(message({named("a", {{0, 1}}, two), named("b", {{1, 1}}, two)}),
             "rank 1 has a program in a and another in b; give one of them");
   EXPECT_EQ(message({named("a", {{0, 1}}, two), named("b", {{0, 3}}, {.ranks = 4})}),
-            "a is of a job on 2 ranks, b of one on 4; give programs of one job");
+            "a is from a job on 2 ranks, b from one on 4; give programs of one job");
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ TEST(Value, PlainValuesArePlainJson) {
   EXPECT_EQ(value_from_json(expected).value(), value);
 }
 
-TEST(Value, WhatJsonCanNotSayHasATag) {
+TEST(Value, WhatJsonCannotSayHasATag) {
   EXPECT_EQ(value_text(Value::tuple({5, "x"})).value(), R"({"$tuple":[5,"x"]})");
   EXPECT_EQ(value_text(Map{{6, nullptr}, {"a", 1}}).value(), R"({"$map":[[6,null],["a",1]]})");
   EXPECT_EQ(value_text(Map{{"$ref", 1}}).value(), R"({"$map":[["$ref",1]]})");

@@ -354,7 +354,7 @@ TEST_P(CollectiveContract, SayingWhichMemoryIsUsedChangesNoResult) {
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     threads.emplace_back([&, i] {
       const BufferView memory = out(buffers[i]);
-      // Of memory that is not the back-end's.
+      // This memory is not the back-end's.
       EXPECT_FALSE(stage.groups[i]->use_memory({&memory, 1}).value());
     });
   }

@@ -120,7 +120,7 @@ TEST(PrepareOperation, TakesAPartInPlaceOnlyAtItsOwnPlace) {
   EXPECT_FALSE(prepare(own, 0, 3).has_value());
 }
 
-TEST(GroupOptions, ThatCanNotMakeAGroupAreRefused) {
+TEST(GroupOptions, ThatCannotMakeAGroupAreRefused) {
   const GroupOptions good{.job = "job-1", .epoch = {1}, .name = "dp", .members = {{4}, {2}}, .self = {2}};
   EXPECT_EQ(index_of_self(good).value(), 1);
 

@@ -87,7 +87,7 @@ class NamedRows : public CollectiveContract {
 
 TEST_P(NamedRows, GoWhereTheyAreWantedAndTheRestStays) {
   if (!stage.traits().moves_rows) GTEST_SKIP() << "see AreRefusedByName";
-  // Of 50000 rows of 17 bytes a part does not fit the staging memory, whose end is within a row.
+  // A part of 50000 rows of 17 bytes does not fit the staging memory, whose end is within a row.
   for (const auto& [scale, width] : {std::pair{3, 1}, {100, 1000}, {50000, 17}, {3, 300001}}) {
     for (const bool names_input : {true, false}) {
       for (const bool names_output : {true, false}) {

@@ -29,7 +29,7 @@ struct CudaExpertActivations {
   ExpertMemory sent;
   E* gathered = nullptr;       ///< (S, C); all blocks share it, so backward gathers again
   E* received = nullptr;       ///< (R, C) if experts are distributed over ranks: in the products' order
-  E* returned = nullptr;       ///< (R, C) likewise, the experts' results; all blocks share it
+  E* returned = nullptr;       ///< (R, C) as above, the experts' results; all blocks share it
   E* moved = nullptr;          ///< (R, C) for grouped products: in the order of exchange; all blocks share it
   E* gate = nullptr;           ///< (R, F)
   E* up = nullptr;             ///< (R, F)

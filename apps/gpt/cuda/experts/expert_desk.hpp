@@ -43,7 +43,7 @@ class ExpertDesk {
                                      const core::RouterShare& share, const StepHooks& hooks, E* d_logits,
                                      gpu::StreamView stream);
 
-  /// Of the last pass. The layer adds what its ranks exchange.
+  /// The routes of the last pass. The layer adds what its ranks exchange.
   ExpertRoutes& routes(std::size_t layer) { return routes_[layer]; }
   std::span<const ExpertRoutes> routes() const { return routes_; }
 
@@ -58,7 +58,7 @@ class ExpertDesk {
   ExpertConfig config_;
   std::vector<ExpertRoutes> routes_;
   std::vector<std::vector<float>> logits_;   ///< (N, E) of each layer's last pass
-  std::vector<std::vector<float>> weights_;  ///< (N, K) likewise
+  std::vector<std::vector<float>> weights_;  ///< (N, K) as above
   std::vector<float> all_logits_;            ///< of all rows of the ranks that share sequences
   gpu::Buffer down_, up_, groups_, losses_;  ///< pinned; each is reused when the next data arrives
   gpu::Event copied_;

@@ -248,7 +248,7 @@ void Leader::finished(int exit_code) {
   }
   if (is_alone()) return loop_.stop();
   std::string report = to_json(job_, {exit_code, agent.verdict(), agent.restarts(), report_});
-  // Of a job with very many ranks it is on node 0 only.
+  // The report of a job with very many ranks is on node 0 only.
   if (report.size() > actors::SealedFrames::kMostBytes / 4) report.clear();
   tell_all(JobOver{exit_code, last_line_, report});
   close_links();

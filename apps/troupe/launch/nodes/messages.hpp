@@ -99,7 +99,7 @@ struct Ended {
   int generation = 0;
   std::vector<std::string> lines;
 };
-/// The job is over.
+/// The job has ended.
 struct JobOver {
   int exit_code = 0;
   std::string line;

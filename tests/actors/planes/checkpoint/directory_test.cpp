@@ -130,7 +130,7 @@ TEST(CheckpointDirectory, PutsTheNewOneInPlaceOfADamagedOneOrLeavesThatVisible) 
       });
 }
 
-TEST(CheckpointDirectory, NeverReplacesAGoodOneThoughItCanNotBeReadAtTheMoment) {
+TEST(CheckpointDirectory, NeverReplacesAGoodOneThoughItCannotBeReadAtTheMoment) {
   const auto good = small_checkpoint(5);
 
   at_every_operation([&](Storage& disk) { ASSERT_TRUE(store(disk, good)); },
@@ -276,7 +276,7 @@ TEST(CheckpointDirectory, RetentionOfNothingKeepsAll) {
   EXPECT_THAT(steps_in(disk), ElementsAre(3, 2, 1));
 }
 
-TEST(CheckpointDirectory, OneThatCanNotBeReadIsNeitherCountedNorRemoved) {
+TEST(CheckpointDirectory, OneThatCannotBeReadIsNeitherCountedNorRemoved) {
   auto disk = disk_of(0);
   for (int step : {1, 2, 3}) ASSERT_TRUE(store(disk, small_checkpoint(step)));
   auto options = SimulatedStorageOptions{};

@@ -227,7 +227,7 @@ TEST_F(Copies, ThatAreTornOrOfAnotherJobAreNotHeld) {
   EXPECT_THAT(find_copies(storage_, {8})->held, IsEmpty());
 }
 
-TEST_F(Copies, InADirectoryThatCanNotBeListedAreNamedAndAFileOfItsNameIsNot) {
+TEST_F(Copies, InADirectoryThatCannotBeListedAreNamedAndAFileOfItsNameIsNot) {
   write_copy(storage_);
   ASSERT_TRUE(storage_.create("step_00000009-0000000000000001"));
   FaultyStorage faulty(storage_);

@@ -14,7 +14,7 @@
 
 namespace troupe::actors {
 
-/// Of a rank: bytes that left it for others, in all_gathers and exchanges.
+/// By rank: bytes that left it for others, in all_gathers and exchanges.
 inline std::map<int, std::int64_t> bytes_left;  // NOLINT: written by the groups of one test at a time
 
 /// Counts what its member sends, as the collective's inputs say.

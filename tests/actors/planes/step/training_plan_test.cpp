@@ -60,9 +60,9 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Refusal{"NoParameters", [](auto& p, auto&) { p.clear(); }, "no parameters"},
         Refusal{"AUnitBeyondAllParameters", of_unit(3),
-                "parameter weight is of unit 3, but 3 parameters make units 0 to 2 at most"},
-        Refusal{"AUnitWhoseCountOverflows", of_unit(0xFFFFFFFE), "parameter weight is of unit 4294967294"},
-        Refusal{"TheLastNumberAsAUnit", of_unit(0xFFFFFFFF), "parameter weight is of unit 4294967295"},
+                "parameter weight is in unit 3, but 3 parameters make units 0 to 2 at most"},
+        Refusal{"AUnitWhoseCountOverflows", of_unit(0xFFFFFFFE), "parameter weight is in unit 4294967294"},
+        Refusal{"TheLastNumberAsAUnit", of_unit(0xFFFFFFFF), "parameter weight is in unit 4294967295"},
         Refusal{"AnEmptyShape",
                 [](auto& p, auto&) {
                   p[1].shape = {3, 0};

@@ -91,7 +91,7 @@ class CRank {
   troupe_group* group_out = nullptr;
 };
 
-/// Of one rank.
+/// What one rank does.
 using Part = std::function<void(CRank&)>;
 
 /// Each rank joins with what `configure` says, plays, and leaves.

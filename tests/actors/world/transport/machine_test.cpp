@@ -201,7 +201,7 @@ TEST(TransportMachine, RefusesAFrameAboveTheCapAsSoonAsItIsAnnounced) {
   EXPECT_THAT(reason_in(pair.acceptor.take_events()), HasSubstr("announced a frame of 1048577 bytes"));
 }
 
-TEST(TransportMachine, AStrangerCanNotAnnounceALargeFrame) {
+TEST(TransportMachine, AStrangerCannotAnnounceALargeFrame) {
   TransportMachine acceptor(options_of(Pair::Side::acceptor), 0ns);
   std::vector<std::byte> header;
   ByteWriter(header).number(static_cast<std::uint32_t>(kMaxHandshakeFrameBytes + 1)).number(std::uint8_t{1});
@@ -211,7 +211,7 @@ TEST(TransportMachine, AStrangerCanNotAnnounceALargeFrame) {
   EXPECT_EQ(story_of(acceptor.take_events()), "lost corrupt");
 }
 
-TEST(TransportMachine, AStrangerCanNotSendMessages) {
+TEST(TransportMachine, AStrangerCannotSendMessages) {
   TransportMachine acceptor(options_of(Pair::Side::acceptor), 0ns);
   std::vector<std::byte> message;
   ByteWriter(message).number(std::uint32_t{17}).number(std::uint8_t{6}).number(std::uint64_t{0});

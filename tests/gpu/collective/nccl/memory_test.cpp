@@ -296,7 +296,7 @@ TEST_F(NcclMemoryScene, ThatOneMemberDoesNotGetIsRegisteredByNone) {
   expect_nothing_left_at_all();
 }
 
-TEST_F(NcclMemoryScene, ThatOneMemberCanNotRegisterIsRegisteredByNone) {
+TEST_F(NcclMemoryScene, ThatOneMemberCannotRegisterIsRegisteredByNone) {
   begin(3, registering());
   {
     const auto buffers = allocate_for_all();
@@ -320,7 +320,7 @@ TEST_F(NcclMemoryScene, ThatOneMemberCanNotRegisterIsRegisteredByNone) {
   expect_nothing_left_at_all();
 }
 
-TEST_F(NcclMemoryScene, ThatCanNotBeRegisteredLaterEndsTheRegistrationsOfBefore) {
+TEST_F(NcclMemoryScene, ThatCannotBeRegisteredLaterEndsTheRegistrationsOfBefore) {
   begin(2, registering());
   const auto buffers = allocate_for_all();
   std::vector<Buffer> plain;

@@ -111,7 +111,7 @@ class NcclScene : public ::testing::Test {
   MemoryRendezvous rendezvous;
   std::vector<Member> members;
   int gpu_index = 0;  ///< of the members to come
-  // Of groups to come: of all members, or of each.
+  // What is expected of groups to come: of all members, or of each.
   std::vector<ExpectedOperation> expected;
   std::function<std::vector<ExpectedOperation>(int self)> expected_of;
 };

@@ -72,8 +72,8 @@ inline bool same(float a, float b) {
          std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
 }
 
-/// Of all magnitudes a dtype has, with some zeros, denormals, halves between two narrow values, and, when
-/// asked for, NaN and Inf.
+/// Numbers of all magnitudes that a dtype has, with some zeros, denormals, halves between two narrow values,
+/// and, when asked for, NaN and Inf.
 inline std::vector<float> mixed_numbers(std::size_t count, std::uint32_t seed, bool with_nonfinite = false) {
   std::mt19937 bits(seed);
   std::vector<float> values(count);
