@@ -26,6 +26,10 @@ constexpr std::chrono::hours kNeverThatLong{1};
 thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
 const troupe::gpu::ObserverSlot nobody;
+// A task of the emulated device that throws is a defect of the emulation.
+troupe::gpu::FailureSlot defect([](const troupe::core::Error& error) {
+  CHECK(false, error.message.c_str());
+});
 
 Machine& machine() {
   return Machine::instance();
@@ -215,7 +219,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
   BEGIN_IN_CONTEXT("cudaStreamCreateWithPriority");
   // One that waits for the default stream's work would wait for what others do.
   if (flags != cudaStreamNonBlocking) return keep(cudaErrorInvalidValue);
-  *stream = new CUstream_st{{{.name = "cuda"}, nobody}, current_device, priority};
+  *stream = new CUstream_st{{{.name = "cuda"}, nobody, defect}, current_device, priority};
   machine().count_stream(1);
   return cudaSuccess;
 }

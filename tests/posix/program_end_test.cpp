@@ -99,7 +99,7 @@ TEST(NamedProgram, MayHaveAnotherWithinIt) {
       {
         const NamedProgram outer("player", 3);
         { const NamedProgram inner("inner", 4); }
-        throw_no_memory();
+        std::jthread(throw_no_memory).join();
       },
       ExitedWithCode(3), "^player: there is no memory");
   EXPECT_EXIT(

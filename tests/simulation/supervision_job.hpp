@@ -93,9 +93,14 @@ inline std::string work_name(const Work& work) {
                                   [](const CloseExchange&) { return "CloseExchange"; },
                                   [](const TidyCopies&) { return "TidyCopies"; },
                                   [](const DiscardCopies&) { return "DiscardCopies"; }};
+  const auto experts = Overloaded{
+      [](const GatherCounts&) { return "GatherCounts"; }, [](const HandOutPlan&) { return "HandOutPlan"; },
+      [](const MoveRows&) { return "MoveRows"; }, [](const RefuseRows&) { return "RefuseRows"; },
+      [](const KeepExpertState&) { return "KeepExpertState"; }};
   return std::visit(Overloaded{[&](const StepWork& of) { return std::visit(step, of); },
                                [&](const CheckpointWork& of) { return std::visit(checkpoint, of); },
                                [&](const ReplicaWork& of) { return std::visit(replica, of); },
+                               [&](const ExpertWork& of) { return std::visit(experts, of); },
                                [](const AbortCollectives&) { return "AbortCollectives"; }},
                     work);
 }

@@ -8,7 +8,7 @@
 namespace troupe::apps::gpt {
 namespace {
 
-using Kind = core::DeclaredOperation::Kind;
+using Declared = core::DeclaredOperation::Kind;
 using Pass = core::DeclaredOperation::Pass;
 
 /// The model of four ranks with two experts of each layer but the second.
@@ -34,8 +34,8 @@ std::vector<core::DeclaredOperation> of_layer(const std::vector<core::DeclaredOp
   return own;
 }
 
-void expect_operation(const core::DeclaredOperation& found, Kind kind, core::DType dtype, std::int64_t count,
-                      bool bounded, Pass pass) {
+void expect_operation(const core::DeclaredOperation& found, Declared kind, core::DType dtype,
+                      std::int64_t count, bool bounded, Pass pass) {
   EXPECT_EQ(found.group, "ep");
   EXPECT_EQ(found.kind, kind);
   EXPECT_EQ(found.dtype, dtype);
@@ -54,12 +54,12 @@ TEST(ExpertOperations, AreCountsAndTwoExchangesOfEachLayerAndTwoMoreOfItsBackwar
   for (const std::uint32_t unit : {1U, 3U}) {
     const auto own = of_layer(all, unit);
     ASSERT_EQ(own.size(), 5U);
-    expect_operation(own[0], Kind::all_gather, core::DType::i64, 8, false, Pass::forward);
+    expect_operation(own[0], Declared::all_gather, core::DType::i64, 8, false, Pass::forward);
     // 10 tokens with 2 choices of 16 f32; and those of 4 ranks, which may all choose the experts of one.
-    expect_operation(own[1], Kind::all_to_all, core::DType::u8, 10 * 2 * 64, true, Pass::forward);
-    expect_operation(own[2], Kind::all_to_all, core::DType::u8, 4 * 10 * 2 * 64, true, Pass::forward);
-    expect_operation(own[3], Kind::all_to_all, core::DType::u8, 10 * 2 * 64, true, Pass::backward);
-    expect_operation(own[4], Kind::all_to_all, core::DType::u8, 4 * 10 * 2 * 64, true, Pass::backward);
+    expect_operation(own[1], Declared::all_to_all, core::DType::u8, 10 * 2 * 64, true, Pass::forward);
+    expect_operation(own[2], Declared::all_to_all, core::DType::u8, 4 * 10 * 2 * 64, true, Pass::forward);
+    expect_operation(own[3], Declared::all_to_all, core::DType::u8, 10 * 2 * 64, true, Pass::backward);
+    expect_operation(own[4], Declared::all_to_all, core::DType::u8, 4 * 10 * 2 * 64, true, Pass::backward);
   }
 }
 
@@ -70,7 +70,7 @@ TEST(ExpertOperations, BringNoMoreThanACapacityLetsThrough) {
   const auto own = of_layer(expert_operations(config, parameter_table(config), 10, 2), 1);
 
   // Each of 8 experts takes 3 of 20 choices of a rank, so 2 experts take 6 of each of 4 ranks; rows of bf16.
-  expect_operation(own[2], Kind::all_to_all, core::DType::u8, 4 * 2 * 3 * 32, true, Pass::forward);
+  expect_operation(own[2], Declared::all_to_all, core::DType::u8, 4 * 2 * 3 * 32, true, Pass::forward);
 }
 
 TEST(ExpertOperations, AreNoneWhereARankHasAllExperts) {

@@ -14,13 +14,12 @@
 namespace troupe::apps {
 
 using actors::ExitStatus;
-using std::chrono::seconds;
 
 namespace {
 
 /// Ranks of a node that was cut off have this long, or --term-timeout if that is less, to end by themselves,
 /// and once more to die.
-constexpr seconds kLongestGrace{5};
+constexpr std::chrono::seconds kLongestGrace{5};
 constexpr int kNoGeneration = -1;
 
 /// A rank may write lines without an end; a frame has one.

@@ -12,7 +12,7 @@ namespace {
 using core::Errc;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using Side = SealedFrames::Side;
+using SealedSide = SealedFrames::Side;
 
 JobToken secret_of(int number) {
   JobToken secret{};
@@ -23,7 +23,8 @@ JobToken secret_of(int number) {
 /// Two ends that have introduced themselves.
 struct Ends {
   explicit Ends(int secret_of_client = 1, int secret_of_server = 1)
-      : client(secret_of(secret_of_client), Side::client), server(secret_of(secret_of_server), Side::server) {
+      : client(secret_of(secret_of_client), SealedSide::client),
+        server(secret_of(secret_of_server), SealedSide::server) {
     client.feed(server.introduction());
     server.feed(client.introduction());
     EXPECT_TRUE(client.next());
@@ -112,7 +113,7 @@ TEST(SealedFrames, WhatWasRecordedCannotBePlayedToAnotherConnectionOrBack) {
 }
 
 TEST(SealedFrames, StrangersAreToldApartByTheirFirstBytes) {
-  SealedFrames server(secret_of(1), Side::server);
+  SealedFrames server(secret_of(1), SealedSide::server);
   server.feed("GET / HTTP/1.1\r\n");
 
   const auto found = server.next();
