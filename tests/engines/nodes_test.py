@@ -53,7 +53,7 @@ class Faults(Engine):
     for _name in [name for name in dir(Engine) if name.startswith("test_")]:
         locals()[_name] = None
     seed = int(os.environ.get("NODES_SEED", "1"))
-    rounds = int(os.environ.get("NODES_ROUNDS", "1"))  # of all faults, each at another moment
+    rounds = int(os.environ.get("NODES_ROUNDS", "0"))  # of all faults, each at another moment
 
     def environment(self):
         return {"HOME": str(self.path)}
@@ -129,6 +129,7 @@ class Faults(Engine):
                                     for host in hosts.HOSTS), "the loss of the link was noticed on both")
         hosts.run("ip", "link", "set", "to-n2", "up")
 
+    @unittest.skipUnless(rounds, "takes two minutes a round; set NODES_ROUNDS=1")
     def test_faults_at_random_moments_change_no_bit(self):
         self.train("undisturbed")
         self.assertEqual(self.finish_both(), {"n1": 0, "n2": 0}, self.output("n1"))

@@ -71,7 +71,7 @@ Result<core::Counts> counts_of(const DeclaredOperation& declared, int members) {
 Result<void> check_unit(const DeclaredOperation& declared, int units) {
   if (!declared.unit && units == 0) return {};
   if (declared.unit && static_cast<int>(declared.unit->value) < units) return {};
-  const auto found = declared.unit ? fmt::format("of unit {}", declared.unit->value) : "of no unit";
+  const auto found = declared.unit ? fmt::format("in unit {}", declared.unit->value) : "in no unit";
   if (units == 0) {
     return core::fail(Errc::invalid_argument, "it is {}, but no parameter names a unit; leave the unit out",
                       found);
