@@ -268,11 +268,12 @@ std::ostream& operator<<(std::ostream& out, const Misfit& misfit) {
 class LaunchMisfit : public ::testing::TestWithParam<Misfit> {};
 
 TEST_P(LaunchMisfit, IsRefusedWithTheReasonAndTheJobWaitsOn) {
+  const std::string port = std::to_string(ReservedPort::any()->number());
   RunningLauncher first(
-      {"--nnodes", "2", "--node-rank", "0", "--master-port", "23911", "--rdzv-id", "run", "true"},
+      {"--nnodes", "2", "--node-rank", "0", "--master-port", port, "--rdzv-id", "run", "true"},
       {"TROUPE_JOB_TOKEN=" + std::string(64, '1')});
   ASSERT_TRUE(eventually([&] { return first.err().find("waiting for 1 of 2") != std::string::npos; }));
-  std::vector<std::string> words{"--master-port", "23911", "--rdzv-conf", "join_timeout=1"};
+  std::vector<std::string> words{"--master-port", port, "--rdzv-conf", "join_timeout=1"};
   words.insert(words.end(), GetParam().arguments.begin(), GetParam().arguments.end());
   words.emplace_back("true");
   auto environment = GetParam().environment;
