@@ -44,8 +44,8 @@ class TwoHosts(Engine):
         return {"MASTER_ADDR": hosts.HOSTS["n1"], "MASTER_PORT": "24500", "TROUPE_JOB_TOKEN": "7" * 64}
 
     def command(self, *program):
-        return [MPIEXEC, "-disable-auto-cleanup", "-launcher", "ssh", "-launcher-exec", self.agent, "-iface", "br0", "-hosts", "n1:2,n2:2",
-                "-n", "4", *program]
+        return [MPIEXEC, "-disable-auto-cleanup", "-launcher", "ssh", "-launcher-exec", self.agent,
+                "-iface", "br0", "-hosts", "n1:2,n2:2", "-n", "4", *program]
 
 
 del Engine  # it is no test of its own

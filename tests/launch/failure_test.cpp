@@ -6,9 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
-#include <map>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -23,17 +21,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-/// "[rank 2] pid 1234" lines as a map.
-std::map<int, pid_t> pids_in(const std::string& out) {
-  std::map<int, pid_t> pids;
-  for (const std::string& line : lines_of(out)) {
-    int rank = 0;
-    int pid = 0;
-    if (std::sscanf(line.c_str(), "[rank %d] pid %d", &rank, &pid) == 2) pids[rank] = pid;
-  }
-  return pids;
-}
 
 // Each rank leaves a segment, a child in its group and one in a session of its own.
 constexpr const char* kMessyRank =

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <fstream>
-#include <map>
 #include <regex>
 #include <set>
 #include <string>
@@ -27,16 +25,6 @@ using ::testing::Not;
 
 /// Each rank says its pid, and ends when it is asked to.
 constexpr const char* kWaits = "echo pid $$; while :; do sleep 0.05; done";
-
-std::map<int, pid_t> ranks_in(const std::string& out) {
-  std::map<int, pid_t> pids;
-  for (const std::string& line : lines_of(out)) {
-    int rank = 0;
-    int pid = 0;
-    if (std::sscanf(line.c_str(), "[rank %d] pid %d", &rank, &pid) == 2) pids[rank] = pid;
-  }
-  return pids;
-}
 
 TEST(LaunchNodes, RanksAreNumberedByNodesOfAnySizes) {
   RunningNodes job({"--rdzv-id", "both", "--nproc-per-node", "2", "sh", "-c",
@@ -113,7 +101,7 @@ TEST(LaunchNodes, ASigkilledRankIsNamedFirstOnBothWhereverItIs) {
     ASSERT_TRUE(job.wait_for_lines(2));
     eventually([] { return false; }, milliseconds(random.below(50, round)));
 
-    ::kill(ranks_in(job.at(victim / 2).out()).at(victim), SIGKILL);
+    ::kill(pids_in(job.at(victim / 2).out()).at(victim), SIGKILL);
 
     for (const Outcome& outcome : job.wait()) {
       EXPECT_EQ(outcome.exit_code, 1);

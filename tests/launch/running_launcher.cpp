@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -48,6 +49,16 @@ std::vector<std::string> lines_of(const std::string& text) {
   std::stringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   return lines;
+}
+
+std::map<int, pid_t> pids_in(const std::string& out) {
+  std::map<int, pid_t> pids;
+  for (const std::string& line : lines_of(out)) {
+    int rank = 0;
+    int pid = 0;
+    if (std::sscanf(line.c_str(), "[rank %d] pid %d", &rank, &pid) == 2) pids[rank] = pid;
+  }
+  return pids;
 }
 
 RunningLauncher::RunningLauncher(std::vector<std::string> arguments, std::vector<std::string> environment,

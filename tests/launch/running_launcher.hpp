@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ class TemporaryDirectory {
 
 std::string read_file(const std::filesystem::path& path);
 std::vector<std::string> lines_of(const std::string& text);
+/// The lines "[rank 2] pid 1234" as a map.
+std::map<int, pid_t> pids_in(const std::string& out);
 
 struct Outcome {
   int exit_code = -1;  ///< 128+n when signal n killed the launcher itself
