@@ -1,5 +1,6 @@
 #include "actors/launch/node_agent_shell.hpp"
 
+#include <chrono>
 #include <utility>
 
 #include "core/errors.hpp"
@@ -8,11 +9,19 @@ namespace troupe::actors {
 
 using core::Result;
 
+namespace {
+
+/// A rank that is stopped is let go on after twice this at most.
+constexpr std::chrono::seconds kLookForStopped{5};
+
+}  // namespace
+
 NodeAgentShell::NodeAgentShell(const NodeAgentConfig& config, Clock& clock, Gang& gang)
     : machine_(config), ranks_(config.ranks), clock_(clock), gang_(gang) {}
 
 NodeAgentShell::~NodeAgentShell() {
   clock_.cancel(deadline_);
+  clock_.cancel(look_);
 }
 
 void NodeAgentShell::start() {
@@ -70,6 +79,22 @@ void NodeAgentShell::exited(int rank, ExitStatus status) {
   // Before the others are asked to end: this is how they learn why.
   if (first) gang_.failed(rank, status);
   perform(std::move(effects));
+  if (look_ == 0 && status.success()) look_for_stopped();
+}
+
+/// While all ranks run, those that miss a stopped one say so and end. Who has ended well misses nobody.
+void NodeAgentShell::look_for_stopped() {
+  if (machine_.state() != "watching") return;
+  look_ = clock_.arm(kLookForStopped, [this] { wake(); });
+}
+
+void NodeAgentShell::wake() {
+  look_ = 0;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    if (machine_.is_running(rank) && processes_[index] && processes_[index]->wake()) gang_.woken(rank);
+  }
+  look_for_stopped();
 }
 
 void NodeAgentShell::on(const SignalRank& effect) {
@@ -90,6 +115,7 @@ void NodeAgentShell::on(const CancelDeadline&) {
 }
 
 void NodeAgentShell::on(const EndGeneration& effect) {
+  clock_.cancel(std::exchange(look_, 0));
   gang_.ended(effect);
   processes_.clear();
 }

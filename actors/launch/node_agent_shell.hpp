@@ -31,6 +31,8 @@ class Gang {
   virtual std::optional<std::int64_t> committed_step() = 0;
   /// A signal of the launcher's that did not go to this rank, which it would have ended.
   virtual void withheld(int rank, int signal) = 0;
+  /// The rank was stopped while others had ended well, so that the job only waited for it: it goes on.
+  virtual void woken(int rank) = 0;
   /// The generation's first failure, reported before the other ranks are asked to end.
   virtual void failed(int rank, ExitStatus status) = 0;
   /// No process of the generation is left: clears away what its ranks have left behind.
@@ -71,6 +73,8 @@ class NodeAgentShell {
   void on(const EndGeneration& effect);
   void on(const Finish& effect);
   void exited(int rank, ExitStatus status);
+  void look_for_stopped();
+  void wake();
 
   NodeAgentMachine machine_;
   int ranks_;
@@ -80,6 +84,7 @@ class NodeAgentShell {
   std::deque<NodeEffect> queue_;
   bool performing_ = false;
   AlarmId deadline_ = 0;
+  AlarmId look_ = 0;  ///< at ranks that others do not wait for any more
 };
 
 }  // namespace troupe::actors

@@ -47,6 +47,16 @@ TEST(LaunchFailure, ASigkilledRankIsReportedFirstAndNothingIsLeftFiftyTimes) {
   }
 }
 
+TEST(LaunchFailure, ARankStoppedAfterOthersHaveEndedGoesOn) {
+  const auto outcome = launch({"--standalone", "--nproc-per-node", "2", "sh", "-c",
+                               "[ $RANK = 0 ] || sh -c 'kill -STOP $$; echo it went on'; exit $?"});
+
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("[rank 1] it went on"));
+  EXPECT_THAT(outcome.err, HasSubstr("] rank 1 (pid "));
+  EXPECT_THAT(outcome.err, HasSubstr("was stopped (SIGSTOP) for seconds after others had ended well"));
+}
+
 TEST(LaunchFailure, NothingSurvivesALauncherThatIsSigkilled) {
   RunningLauncher launcher({"--standalone", "--nproc-per-node", "3", "sh", "-c", kMessyRank});
   ASSERT_TRUE(launcher.wait_for_lines(3));

@@ -16,9 +16,12 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "actors/world/job_guard.hpp"
@@ -236,6 +239,27 @@ bool chooses(pid_t pid, int signal) {
   return false;
 }
 
+/// Whether a process of the group was stopped by a signal; one that a debugger holds was not.
+bool is_stopped(pid_t group) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::ifstream file(entry->path() / "stat");
+    std::string text;
+    std::getline(file, text);
+    // The program's name, in parentheses, may hold anything.
+    const std::size_t name_end = text.rfind(") ");
+    char state = 0;
+    pid_t parent = 0;
+    pid_t of_group = 0;
+    if (name_end != std::string::npos &&
+        std::istringstream(text.substr(name_end + 2)) >> state >> parent >> of_group && of_group == group &&
+        state == 'T')
+      return true;
+  }
+  return false;
+}
+
 class PosixProcess final : public Process {
  public:
   explicit PosixProcess(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -255,9 +279,17 @@ class PosixProcess final : public Process {
   void signal_group(int signal) override {
     if (state_->running) ::kill(-state_->pid, signal);
   }
+  bool wake() override {
+    const bool was_stopped = std::exchange(was_stopped_, state_->running && is_stopped(state_->pid));
+    if (!was_stopped || !was_stopped_) return false;
+    signal_group(SIGCONT);
+    was_stopped_ = false;
+    return true;
+  }
 
  private:
   std::shared_ptr<State> state_;
+  bool was_stopped_ = false;  ///< at the last call of wake()
 };
 
 }  // namespace

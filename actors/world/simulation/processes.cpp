@@ -19,6 +19,7 @@ struct SimulatedProcesses::State {
   std::string mark;
   bool running = true;
   bool watched = true;
+  bool was_stopped = false;  ///< at the last call of wake()
 };
 
 class SimulatedProcesses::Child final : public Process {
@@ -35,6 +36,13 @@ class SimulatedProcesses::Child final : public Process {
   void signal(int signal) override { world_.deliver(state_, signal); }
   bool handles(int) const override { return state_->running; }
   void signal_group(int signal) override { world_.deliver(state_, signal); }
+  bool wake() override {
+    if (!state_->running || !state_->program.is_stopped) return false;
+    if (!std::exchange(state_->was_stopped, true)) return false;
+    state_->program.is_stopped = false;
+    world_.end_after(std::chrono::nanoseconds(0), state_, state_->program.ending);
+    return true;
+  }
 
  private:
   SimulatedProcesses& world_;

@@ -23,6 +23,8 @@ struct SimulatedProgram {
   std::optional<std::chrono::nanoseconds> obeys_after = std::chrono::nanoseconds(0);
   /// Not even SIGKILL ends it: it hangs in the kernel.
   bool is_stuck = false;
+  /// It was stopped by a signal, and does nothing before wake(), then ends as `ending` says.
+  bool is_stopped = false;
   int leaves_behind = 0;  ///< processes outside its group, which outlive it
 };
 

@@ -69,6 +69,13 @@ void LocalRanks::withheld(int rank, int signal) {
                             job_.place.first_rank + rank, actors::signal_name(signal)));
 }
 
+void LocalRanks::woken(int rank) {
+  terminal_.say(fmt::format(
+      "rank {} (pid {}) was stopped (SIGSTOP) for seconds after others had ended well; SIGCONT lets "
+      "it go on",
+      job_.place.first_rank + rank, workers_[static_cast<std::size_t>(rank)].pid));
+}
+
 void LocalRanks::write_failure(const std::string& failure) const {
   std::ofstream(failure_file(job_, generation_.number)) << failure;
 }

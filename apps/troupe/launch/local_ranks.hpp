@@ -31,6 +31,7 @@ class LocalRanks {
                                                        std::function<void(actors::ExitStatus)> exited);
   /// How this launcher calls a rank: by its number in the job.
   void withheld(int rank, int signal);
+  void woken(int rank);
   /// Tells the ranks which of the job's has failed; before they are asked to end.
   void write_failure(const std::string& failure) const;
   /// What is known of a rank that has ended as `ending` says. Writes its error file if it could not.

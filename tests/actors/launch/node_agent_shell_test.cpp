@@ -80,6 +80,7 @@ class Node final : public Gang {
   void withheld(int rank, int signal) override {
     says("rank " + std::to_string(rank) + " does not handle " + signal_name(signal));
   }
+  void woken(int rank) override { says("rank " + std::to_string(rank) + " goes on"); }
   std::optional<std::int64_t> committed_step() override { return step_; }
   void failed(int rank, ExitStatus status) override {
     says("rank " + std::to_string(rank) + " failed first: " + to_string(status) + ", " +
@@ -134,6 +135,31 @@ class Node final : public Gang {
   SimulatedProcesses processes_;
   NodeAgentShell shell_;
 };
+
+TEST(NodeAgentShell, LetsAStoppedRankGoOnOnceOthersHaveEndedWell) {
+  Node node({.ranks = 3}, [](int, int rank) {
+    return rank == 1 ? SimulatedProgram{.is_stopped = true}
+                     : SimulatedProgram{.lifetime = seconds(20 * rank + 1)};
+  });
+
+  node.run();
+
+  EXPECT_EQ(node.exit_code_, 0);
+  EXPECT_THAT(node.said_, ::testing::ElementsAre("rank 1 goes on"));
+  EXPECT_EQ(node.now(), seconds(41)) << "rank 2 works for longer, and is left alone";
+  EXPECT_TRUE(node.is_quiet());
+}
+
+TEST(NodeAgentShell, LeavesAStoppedRankToItsPeersWhileAllRun) {
+  Node node({.ranks = 2}, [](int, int rank) {
+    return rank == 1 ? SimulatedProgram{.is_stopped = true} : fails_after(seconds(100), {kExitFenced, 0});
+  });
+
+  node.run();
+
+  EXPECT_EQ(node.exit_code_, 1);
+  EXPECT_THAT(node.said_, ::testing::Not(::testing::Contains("rank 1 goes on")));
+}
 
 TEST(NodeAgentShell, RunsEveryRankToItsEndAndFinishesWithZero) {
   Node node({.ranks = 3}, [](int, int rank) {

@@ -143,6 +143,10 @@ void Follower::on(const Signal& message) {
   actors::Process* const process = processes_[rank].get();
   if (process == nullptr) return;
   if (message.group) return process->signal_group(message.signal);
+  if (message.signal == SIGCONT) {
+    if (process->wake()) local_.woken(message.rank);
+    return;
+  }
   if (!process->handles(message.signal)) return local_.withheld(message.rank, message.signal);
   process->signal(message.signal);
 }

@@ -52,6 +52,11 @@ class Leader::RemoteProcess final : public actors::Process {
   /// Its launcher looks when it gets the signal.
   bool handles(int) const override { return true; }
   void signal_group(int signal) override { send(signal, true); }
+  /// Its launcher says so if it does.
+  bool wake() override {
+    send(SIGCONT, false);
+    return false;
+  }
 
  private:
   void send(int signal, bool group) const {
@@ -183,6 +188,10 @@ std::optional<std::int64_t> Leader::committed_step() {
 
 void Leader::withheld(int rank, int signal) {
   local_.withheld(rank, signal);
+}
+
+void Leader::woken(int rank) {
+  local_.woken(rank);
 }
 
 void Leader::failed(int rank, ExitStatus status) {

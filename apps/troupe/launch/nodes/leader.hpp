@@ -39,6 +39,7 @@ class Leader final : public actors::Gang {
   void not_started(int rank, const core::Error& error) override;
   std::optional<std::int64_t> committed_step() override;
   void withheld(int rank, int signal) override;
+  void woken(int rank) override;
   void failed(int rank, actors::ExitStatus status) override;
   void ended(const actors::EndGeneration& end) override;
   void finished(int exit_code) override;

@@ -86,7 +86,8 @@ struct Signal {
   int generation = 0;
   int rank = 0;
   int signal = 0;
-  bool group = true;  ///< false: the process alone, and only if it handles the signal
+  /// false: the process alone, and only if it handles the signal. SIGCONT alone: see Process::wake().
+  bool group = true;
 };
 /// The first failure of the generation, wherever it was.
 struct Failed {
