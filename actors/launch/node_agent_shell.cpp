@@ -82,7 +82,7 @@ void NodeAgentShell::exited(int rank, ExitStatus status) {
   if (look_ == 0 && status.success()) look_for_stopped();
 }
 
-/// While all ranks run, those that miss a stopped one say so and end. Who has ended well misses nobody.
+/// While all ranks run, those that miss a stopped one say so and end. A rank that has ended misses nobody.
 void NodeAgentShell::look_for_stopped() {
   if (machine_.state() != "watching") return;
   look_ = clock_.arm(kLookForStopped, [this] { wake(); });
