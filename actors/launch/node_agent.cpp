@@ -66,19 +66,33 @@ void NodeAgentMachine::launch(std::chrono::nanoseconds now, NodeEffects& effects
   rung_ = Rung::none;
   launched_ = now;
   endings_.clear();
+  is_rebuilding_ = false;
+  is_counted_ = false;
+  silent_rank_.reset();
+  silent_since_.reset();
   running_.assign(running_.size(), true);
   alive_ = config_.ranks;
   effects.push_back(StartGang{generation_});
 }
 
-NodeEffects NodeAgentMachine::exited(int rank, ExitStatus status, std::chrono::nanoseconds now) {
+NodeEffects NodeAgentMachine::exited(int rank, ExitStatus status, std::chrono::nanoseconds now,
+                                     Standing others) {
   NodeEffects effects;
   if (state_ == State::finished || !is_running(rank)) return effects;
+  // What the rank was replaced for is over.
+  if (is_rebuilding_ && others.is_formed) {
+    is_rebuilding_ = false;
+    is_counted_ = false;
+    endings_.clear();
+  }
   running_[static_cast<std::size_t>(rank)] = false;
   --alive_;
-  endings_.push_back({rank, generation_, classify(status, now), status, now});
+  endings_.push_back({rank, generation_, classify(status, now), status, now, silent_rank_ == rank});
+  silent_since_.reset();
 
-  if (state_ == State::watching && cause()) {
+  if (state_ == State::watching && cause() && can_replace(others)) {
+    replace(now, effects);
+  } else if (state_ == State::watching && cause()) {
     // A rank that ended because another did must not hide that one's exit code, which may forbid a restart.
     if (alive_ == 0 || cause_is_known()) {
       stop(SIGTERM, effects);
@@ -88,6 +102,46 @@ NodeEffects NodeAgentMachine::exited(int rank, ExitStatus status, std::chrono::n
   }
   if (alive_ == 0) gang_ended(effects);
   return effects;
+}
+
+/// One failure at a time, of a generation in which all took steps. Anything else is for the whole gang.
+bool NodeAgentMachine::can_replace(Standing others) const {
+  return config_.in_place && config_.nodes == 1 && config_.ranks > 1 && alive_ == config_.ranks - 1 &&
+         endings_.size() == 1 && cause_is_known() && others.is_formed && others.all_stay &&
+         stop_signal_ == 0 && restarts_ < config_.max_restarts && !code_that_forbids_restart();
+}
+
+NodeEffects NodeAgentMachine::waited_for(const std::vector<bool>& waiting, std::chrono::nanoseconds now) {
+  NodeEffects effects;
+  std::vector<int> others;
+  for (int rank = 0; rank < config_.ranks; ++rank) {
+    const auto place = static_cast<std::size_t>(rank);
+    if (place >= waiting.size() || !waiting[place]) others.push_back(rank);
+  }
+  const bool is_lost = state_ == State::watching && alive_ == config_.ranks && others.size() == 1;
+  if (!is_lost) {
+    silent_since_.reset();
+  } else if (!silent_since_) {
+    silent_since_ = now;
+  } else if (!silent_rank_ && now - *silent_since_ >= config_.cause_window) {
+    silent_rank_ = others.front();
+    effects.push_back(SignalRank{*silent_rank_, SIGKILL});
+  }
+  return effects;
+}
+
+void NodeAgentMachine::replace(std::chrono::nanoseconds now, NodeEffects& effects) {
+  count_failure();
+  is_counted_ = true;
+  if (makes_no_progress() || quick_failures_ > 1) return stop(SIGTERM, effects);
+  ++restarts_;
+  ++generation_;
+  is_rebuilding_ = true;
+  silent_rank_.reset();
+  launched_ = now;
+  running_[static_cast<std::size_t>(endings_.back().rank)] = true;
+  ++alive_;
+  effects.push_back(ReplaceRank{endings_.back(), generation_});
 }
 
 bool NodeAgentMachine::cause_is_known() const {
@@ -293,7 +347,7 @@ void NodeAgentMachine::gang_ended(NodeEffects& effects) {
   const auto is_abandoned = [](const Ending& ending) { return ending.kind == Ending::Kind::abandoned; };
   const bool abandoned = std::any_of(endings_.begin(), endings_.end(), is_abandoned);
   const std::optional<int> code = code_that_forbids_restart();
-  if (cause()) count_failure();
+  if (cause() && !is_counted_) count_failure();
   // Others than this node say when they have cleared away what was left.
   for (int node = 1; node < config_.nodes; ++node) ready_[static_cast<std::size_t>(node)] = false;
 
@@ -308,7 +362,7 @@ void NodeAgentMachine::gang_ended(NodeEffects& effects) {
     finish(1, "a rank could not be started", effects);
   } else if (abandoned) {
     finish(1, "a process does not end even by SIGKILL; this node is not healthy", effects);
-  } else if (restarts_ == config_.max_restarts) {
+  } else if (restarts_ == config_.max_restarts && !is_rebuilding_) {
     finish(1,
            config_.max_restarts == 0 ? "no restart was asked for (--max-restarts)"
                                      : fmt::format("all {} restarts are used up", restarts_),
@@ -318,18 +372,23 @@ void NodeAgentMachine::gang_ended(NodeEffects& effects) {
            fmt::format("no progress: {} failures in a row after step {}", failures_at_step_, *furthest_step_),
            effects);
   } else {
-    ++restarts_;
-    ++generation_;
-    // The last rank's end is the present time.
-    if (quick_failures_ <= 1) return begin_when_ready(endings_.back().at, effects);
-    const int doublings = std::min(quick_failures_ - 2, 16);
-    state_ = State::waiting;
-    waits_for_nodes_ = false;
-    // Many doublings of a long first pause would overflow.
-    const auto first_backoff = std::min(config_.first_backoff, config_.longest_backoff);
-    effects.push_back(
-        ArmDeadline{std::min(first_backoff * (std::int64_t{1} << doublings), config_.longest_backoff)});
+    begin_again(effects);
   }
+}
+
+/// A rank that was replaced in vain has been counted as this restart.
+void NodeAgentMachine::begin_again(NodeEffects& effects) {
+  restarts_ += is_rebuilding_ ? 0 : 1;
+  ++generation_;
+  // The last rank's end is the present time.
+  if (quick_failures_ <= 1) return begin_when_ready(endings_.back().at, effects);
+  const int doublings = std::min(quick_failures_ - 2, 16);
+  state_ = State::waiting;
+  waits_for_nodes_ = false;
+  // Many doublings of a long first pause would overflow.
+  const auto first_backoff = std::min(config_.first_backoff, config_.longest_backoff);
+  effects.push_back(
+      ArmDeadline{std::min(first_backoff * (std::int64_t{1} << doublings), config_.longest_backoff)});
 }
 
 void NodeAgentMachine::begin_when_ready(std::chrono::nanoseconds now, NodeEffects& effects) {

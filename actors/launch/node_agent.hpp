@@ -15,9 +15,11 @@
 namespace troupe::actors {
 
 struct NodeAgentConfig {
-  int ranks = 1;         ///< of the whole job
-  int nodes = 1;         ///< each with a launcher; node 0 is where this runs
-  int max_restarts = 0;  ///< of the whole gang
+  int ranks = 1;  ///< of the whole job
+  int nodes = 1;  ///< each with a launcher; node 0 is where this runs
+  int max_restarts = 0;
+  /// Where the ranks that have not failed would stay, only the one that has is started again.
+  bool in_place = false;
   /// These signals to the launcher go to the ranks; all others end the job.
   std::set<int> forwarded_signals = {SIGUSR1, SIGUSR2};
   std::chrono::nanoseconds term_timeout = std::chrono::seconds(15);
@@ -27,6 +29,8 @@ struct NodeAgentConfig {
   /// After a rank that ended because another did (kExitFenced), the rank that it names has this time to end
   /// by itself before all are asked to.
   std::chrono::nanoseconds cause_window = std::chrono::milliseconds(500);
+  /// How often the ranks are asked whether they wait for another epoch, with `in_place`.
+  std::chrono::nanoseconds look_interval = std::chrono::milliseconds(100);
   /// A gang that lived for at least this long before its first failure, or committed a step more than any
   /// before it, is restarted immediately. So is the first gang that did neither; after that come pauses of
   /// 1, 2, 4 ... times this.
@@ -56,12 +60,25 @@ struct Ending {
   Kind kind = Kind::completed;
   ExitStatus status;
   std::chrono::nanoseconds at{};
+  bool is_silent = false;  ///< we killed it, since all others had lost it
 };
 std::string_view name_of(Ending::Kind kind) noexcept;
+
+/// What the ranks that run, but for one, have made of the generation.
+struct Standing {
+  bool is_formed = false;  ///< all take, or have taken, steps in it
+  bool all_stay = false;   ///< and all would go on in another one
+};
 
 /// Start the processes of all ranks for this generation.
 struct StartGang {
   int generation = 0;
+};
+/// The rank has failed, and the others stay: report it, tell them of the next generation, and start this one
+/// process in it.
+struct ReplaceRank {
+  Ending ending;
+  int generation = 0;  ///< the next
 };
 struct SignalRank {
   int rank = 0;
@@ -87,7 +104,8 @@ struct EndGeneration {
 struct Finish {
   int exit_code = 0;
 };
-using NodeEffect = std::variant<StartGang, SignalRank, ArmDeadline, CancelDeadline, EndGeneration, Finish>;
+using NodeEffect =
+    std::variant<StartGang, ReplaceRank, SignalRank, ArmDeadline, CancelDeadline, EndGeneration, Finish>;
 using NodeEffects = std::vector<NodeEffect>;
 
 /// The life of a job's processes: starting -> watching -> stopping -> (waiting -> watching)* -> finished.
@@ -95,14 +113,14 @@ using NodeEffects = std::vector<NodeEffect>;
 /// any monotonic time.
 ///
 /// NA-1: the gang starts only when no process of the previous generation is running on a node that takes
-/// part. NA-2: every wait, for a process that was told to end or for a node, has a deadline. NA-3: Finish
-/// comes once, and nothing after it.
+/// part; a rank is replaced only when its process has ended. NA-2: every wait, for a process that was told to
+/// end or for a node, has a deadline. NA-3: Finish comes once, and nothing after it.
 class NodeAgentMachine {
  public:
   explicit NodeAgentMachine(NodeAgentConfig config);
 
   NodeEffects start(std::chrono::nanoseconds now);
-  NodeEffects exited(int rank, ExitStatus status, std::chrono::nanoseconds now);
+  NodeEffects exited(int rank, ExitStatus status, std::chrono::nanoseconds now, Standing others = {});
   /// These ranks, `count` from `first` on, have no process, because one of them could not be started.
   NodeEffects start_failed(int first, int count);
   /// The node, with these ranks, does not answer any more; whatever they do, they take no part in the job.
@@ -112,12 +130,17 @@ class NodeAgentMachine {
   /// A signal to the launcher: it ends the job, or goes to the ranks.
   NodeEffects signalled(int signal);
   NodeEffects deadline(std::chrono::nanoseconds now);
+  /// These ranks have lost another one and wait for the next epoch. If that is so for the cause window, and
+  /// a single one is left that does not wait, it is that one: it was stopped, or hangs, and is killed.
+  NodeEffects waited_for(const std::vector<bool>& waiting, std::chrono::nanoseconds now);
   /// The last step that the job reported as committed. Call it before the exit that ends the generation.
   void committed(std::int64_t step);
 
   std::string_view state() const;
   int generation() const { return generation_; }
   int restarts() const { return restarts_; }
+  /// Whether it matters what others make of the generation when a rank has ended well.
+  bool is_rebuilding() const { return is_rebuilding_; }
   bool is_running(int rank) const { return running_[static_cast<std::size_t>(rank)]; }
   /// Why the job ended as it did; empty while it is running.
   const std::string& verdict() const { return verdict_; }
@@ -131,6 +154,8 @@ class NodeAgentMachine {
   bool cause_is_known() const;
   Ending::Kind classify(ExitStatus status, std::chrono::nanoseconds now) const;
   void launch(std::chrono::nanoseconds now, NodeEffects& effects);
+  bool can_replace(Standing others) const;
+  void replace(std::chrono::nanoseconds now, NodeEffects& effects);
   void stop(int signal, NodeEffects& effects);
   void kill_all(NodeEffects& effects);
   void signal_all(int signal, bool group, NodeEffects& effects) const;
@@ -139,6 +164,7 @@ class NodeAgentMachine {
   void begin_when_ready(std::chrono::nanoseconds now, NodeEffects& effects);
   std::vector<int> absent_nodes() const;
   std::optional<int> code_that_forbids_restart() const;
+  void begin_again(NodeEffects& effects);
   void count_failure();
   bool makes_no_progress() const;
   bool lived_for_a_while() const;
@@ -149,6 +175,8 @@ class NodeAgentMachine {
   int generation_ = 0;
   int restarts_ = 0;
   std::vector<bool> running_;
+  std::optional<int> silent_rank_;  ///< we have killed it
+  std::optional<std::chrono::nanoseconds> silent_since_;
   int alive_ = 0;
   int asked_with_ = 0;   ///< the signal that began the stop
   int stop_signal_ = 0;  ///< the signal that ends the job
@@ -157,6 +185,8 @@ class NodeAgentMachine {
   bool waits_for_nodes_ = false;  ///< and not for the end of a pause
   std::chrono::nanoseconds launched_{};
   std::vector<Ending> endings_;
+  bool is_rebuilding_ = false;  ///< a rank was replaced, and the generation is not known to be formed
+  bool is_counted_ = false;     ///< the failure by count_failure()
   std::optional<std::int64_t> step_;
   std::optional<std::int64_t> furthest_step_;  ///< of those committed at failures so far
   int failures_at_step_ = 0;

@@ -17,15 +17,29 @@ constexpr std::chrono::seconds kLookForStopped{5};
 }  // namespace
 
 NodeAgentShell::NodeAgentShell(const NodeAgentConfig& config, Clock& clock, Gang& gang)
-    : machine_(config), ranks_(config.ranks), clock_(clock), gang_(gang) {}
+    : machine_(config),
+      look_interval_(config.in_place ? config.look_interval : std::chrono::nanoseconds(0)),
+      ranks_(config.ranks),
+      clock_(clock),
+      gang_(gang) {}
 
 NodeAgentShell::~NodeAgentShell() {
   clock_.cancel(deadline_);
   clock_.cancel(look_);
+  clock_.cancel(waiting_);
 }
 
 void NodeAgentShell::start() {
   perform(machine_.start(clock_.now()));
+  look_for_waiting();
+}
+
+void NodeAgentShell::look_for_waiting() {
+  if (look_interval_ == std::chrono::nanoseconds(0) || machine_.state() == "finished") return;
+  waiting_ = clock_.arm(look_interval_, [this] {
+    perform(machine_.waited_for(gang_.waiting_ranks(), clock_.now()));
+    look_for_waiting();
+  });
 }
 
 void NodeAgentShell::signalled(int signal) {
@@ -50,10 +64,24 @@ void NodeAgentShell::on(const StartGang& effect) {
   const Result<void> began = gang_.begin(effect.generation);
   if (!began) return start_failed(0, ranks_, began.error());
   for (int rank = 0; rank < ranks_; ++rank) {
-    auto process = gang_.start(rank, [this, rank](ExitStatus status) { exited(rank, status); });
-    if (!process) return start_failed(rank, ranks_ - rank, process.error());
-    processes_[static_cast<std::size_t>(rank)] = std::move(*process);
+    if (const auto started = start_rank(rank); !started)
+      return start_failed(rank, ranks_ - rank, started.error());
   }
+}
+
+void NodeAgentShell::on(const ReplaceRank& effect) {
+  const int rank = effect.ending.rank;
+  const auto replace = [&]() -> Result<void> {
+    TRY(gang_.replacing(effect));
+    return start_rank(rank);
+  };
+  if (const auto replaced = replace(); !replaced) start_failed(rank, 1, replaced.error());
+}
+
+Result<void> NodeAgentShell::start_rank(int rank) {
+  auto process = TRY(gang_.start(rank, [this, rank](ExitStatus status) { exited(rank, status); }));
+  processes_[static_cast<std::size_t>(rank)] = std::move(process);
+  return {};
 }
 
 void NodeAgentShell::start_failed(int first, int count, const core::Error& error) {
@@ -75,9 +103,13 @@ void NodeAgentShell::exited(int rank, ExitStatus status) {
     if (const auto step = gang_.committed_step()) machine_.committed(*step);
   }
   const bool first = !status.success() && machine_.state() == "watching";
-  NodeEffects effects = machine_.exited(rank, status, clock_.now());
+  const int generation = machine_.generation();
+  const bool others_matter = !status.success() || machine_.is_rebuilding();
+  NodeEffects effects = machine_.exited(rank, status, clock_.now(),
+                                        others_matter ? gang_.standing_of_others(rank) : Standing{});
+  const bool is_replaced = first && machine_.generation() > generation && machine_.is_rebuilding();
   // Before the others are asked to end: this is how they learn why.
-  if (first) gang_.failed(rank, status);
+  if (first && !is_replaced) gang_.failed(rank, status);
   perform(std::move(effects));
   if (look_ == 0 && status.success()) look_for_stopped();
 }

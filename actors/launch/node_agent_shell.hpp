@@ -27,6 +27,19 @@ class Gang {
   virtual core::Result<std::unique_ptr<Process>> start(int rank, std::function<void(ExitStatus)> exited) = 0;
   virtual void not_started(int rank, const core::Error& error) = 0;
 
+  /// What all ranks but this one have made of the generation.
+  virtual Standing standing_of_others(int rank) {
+    static_cast<void>(rank);
+    return {};
+  }
+  /// By rank: whether it has lost another one and waits for the next epoch. Asked often; may be empty.
+  virtual std::vector<bool> waiting_ranks() { return {}; }
+  /// Before the rank is started again, while the others stay: reports its end, and tells the others.
+  virtual core::Result<void> replacing(const ReplaceRank& replaced) {
+    static_cast<void>(replaced);
+    return {};
+  }
+
   /// The last step that the job has committed, if it reports one. Asked when a rank has failed.
   virtual std::optional<std::int64_t> committed_step() = 0;
   /// A signal of the launcher's that did not go to this rank, which it would have ended.
@@ -67,16 +80,20 @@ class NodeAgentShell {
  private:
   void perform(NodeEffects effects);
   void on(const StartGang& effect);
+  void on(const ReplaceRank& effect);
   void on(const SignalRank& effect);
   void on(const ArmDeadline& effect);
   void on(const CancelDeadline& effect);
   void on(const EndGeneration& effect);
   void on(const Finish& effect);
+  core::Result<void> start_rank(int rank);
   void exited(int rank, ExitStatus status);
   void look_for_stopped();
   void wake();
+  void look_for_waiting();
 
   NodeAgentMachine machine_;
+  std::chrono::nanoseconds look_interval_;  ///< 0: never
   int ranks_;
   Clock& clock_;
   Gang& gang_;
@@ -84,7 +101,8 @@ class NodeAgentShell {
   std::deque<NodeEffect> queue_;
   bool performing_ = false;
   AlarmId deadline_ = 0;
-  AlarmId look_ = 0;  ///< at ranks that others do not wait for any more
+  AlarmId look_ = 0;     ///< at ranks that others do not wait for any more
+  AlarmId waiting_ = 0;  ///< for ranks that wait for the next epoch
 };
 
 }  // namespace troupe::actors

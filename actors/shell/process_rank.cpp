@@ -1,6 +1,9 @@
 #include "actors/shell/process_rank.hpp"
 #include "actors/shell/rank_places.hpp"
+#include "actors/shell/rank_start.hpp"
 #include "actors/world/engine.hpp"
+#include "actors/world/epochs.hpp"
+#include "actors/world/exit_status.hpp"
 #include "actors/world/host_identity.hpp"
 #include "actors/world/io_worker.hpp"
 #include "actors/world/meeting_point.hpp"
@@ -9,23 +12,20 @@
 #include "actors/world/storage/posix.hpp"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <shared_mutex>
 
 #include "actors/world/signal_watcher.hpp"
 #include "actors/world/thread_limit.hpp"
-#include "actors/world/token_file.hpp"
 #include "actors/world/transport/tcp.hpp"
 #include "core/errors.hpp"
-#include "core/hash.hpp"
-#include "gpu/collective/nccl/environment.hpp"
 #include "gpu/collective/open.hpp"
 #include "gpu/devices.hpp"
-#include "gpu/module_loading.hpp"
 #include "messages/border.hpp"
 #include "posix/entropy.hpp"
 
@@ -50,7 +50,9 @@ struct ProcessRank::State {
   std::unique_ptr<gpu::CollectiveBackend> backend;
   std::unique_ptr<gpu::CollectiveBackend> host_backend;  ///< of host_device, once requested
   Hooks hooks;
-  bool is_used = false;                         ///< there was a session, or an attempt to join
+  bool is_used = false;                         ///< in this epoch there was a session, or an attempt to join
+  std::optional<EpochFiles> files;              ///< the launcher's, if it keeps processes over a failure
+  std::atomic<bool> is_member{false};           ///< a step was begun in this epoch
   std::unique_ptr<MeetingPoint> meeting_point;  ///< if torchrun's agent has the port
   std::unique_ptr<TcpNetwork> network;          ///< null in a world of one; set before there are actors
   std::unique_ptr<SignalWatcher> watcher;
@@ -104,77 +106,6 @@ namespace {
 /// What a rank starts at least: streams, actors, the network, signals, files.
 constexpr int kThreads = 12;
 
-core::Result<JobToken> token_of(const JobEnvironment& environment, const EngineFacts& facts) {
-  if (!environment.token.empty()) return token_from_hex(environment.token);
-  if (const auto file = process_variables()("TROUPE_JOB_TOKEN_FILE"); file && !file->empty())
-    return token_from_file(*file);
-  // With torchrun's agent the ranks of one host meet on the loopback interface.
-  const bool is_here = is_loopback(environment.control_host) ||
-                       (!facts.agent_key.empty() && environment.local_world == environment.world.value);
-  if (environment.world.value > 1 && !is_here) {
-    return core::fail(
-        core::Errc::invalid_argument,
-        "the control network is at {}, beyond this host, and TROUPE_JOB_TOKEN is not set; give all "
-        "ranks the same 64 hexadecimal digits in it, for example from `openssl rand -hex 32`, or in "
-        "TROUPE_JOB_TOKEN_FILE the path of a file that all hosts share, which the first rank makes",
-        environment.control_host);
-  }
-  // On one host without a token the job's name has to do: it keeps jobs apart but is not a secret.
-  JobToken token{};
-  for (std::size_t i = 0; i < token.size(); i += 8) {
-    std::uint64_t word = core::hash64(environment.job, i);
-    for (std::size_t byte = 0; byte < 8; ++byte) token[i + byte] = static_cast<std::byte>(word >> (8 * byte));
-  }
-  return token;
-}
-
-/// Ranks of one host are spread over its GPUs, round robin. NCCL treats several ranks on one GPU as hosts of
-/// their own if it is told so before its first call. CUDA reads its own variables in its first call.
-core::Result<std::string> device_of_rank(const std::string& name, const JobEnvironment& environment,
-                                         const Logger& log) {
-  if (name != "cuda") return name;
-  // The trainer's kernels too: loading one may wait for a collective on the device, and that for a rank which
-  // waits for the kernel's results.
-  const bool has_peers = environment.world.value > 1;
-  if (has_peers) ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-  const auto gpus = static_cast<int>(TRY(gpu::list_cuda_devices()).size());
-  if (has_peers && gpu::loads_kernels_lazily()) {
-    log.warning(
-        "kernels are loaded when they are first launched, and loading one may wait for a collective forever: "
-        "set CUDA_MODULE_LOADING=EAGER before anything in this process calls CUDA");
-  }
-  if (ranks_share_gpus(environment, gpus)) {
-    if (environment.local_rank == 0) {
-      log.warning(
-          "{} ranks share {} GPUs: tensors go over the loopback interface, which is for trying out and "
-          "tests, "
-          "not for speed; if each rank sees other GPUs, set TROUPE_OWN_GPUS=1",
-          environment.local_world, gpus);
-    }
-    for (const auto& [variable, value] : gpu::several_ranks_on_one_gpu(environment.rank.value))
-      ::setenv(variable.c_str(), value.c_str(), 0);
-  }
-  return fmt::format("cuda:{}", environment.local_rank % gpus);
-}
-
-/// What all ranks of a job call it, and those of no other job that writes at the same time.
-std::string owner_name(const JobEnvironment& environment) {
-  if (environment.launcher == "troupe") return environment.job;
-  if (environment.world.value == 1) return fmt::format("{}-{}", environment.job, ::getpid());
-  const auto variables = process_variables();
-  return fmt::format("{}-{}-{}", environment.job, variables("MASTER_ADDR").value_or(""),
-                     variables("MASTER_PORT").value_or(""));
-}
-
-std::string directory_of_rank(std::string directory, core::Rank rank) {
-  constexpr std::string_view kRank = "{rank}";
-  const auto number = std::to_string(rank.value);
-  if (directory.find(kRank) == std::string::npos) return directory + "/" + number;
-  for (auto at = directory.find(kRank); at != std::string::npos; at = directory.find(kRank))
-    directory.replace(at, kRank.size(), number);
-  return directory;
-}
-
 }  // namespace
 
 core::Result<std::unique_ptr<ProcessRank>> ProcessRank::create(ProcessWorldOptions options) {
@@ -184,6 +115,7 @@ core::Result<std::unique_ptr<ProcessRank>> ProcessRank::create(ProcessWorldOptio
   if (!state->has_own_environment) {
     state->options.environment = [] { return detect_environment(process_variables()); };
     state->facts = engine_facts(process_variables());
+    if (state->options.stays) state->files = EpochFiles::of(process_variables());
   }
   TRY(gpu::check_collectives(state->options.collectives));
   state->environment = TRY(state->options.environment());
@@ -199,6 +131,8 @@ core::Result<std::unique_ptr<ProcessRank>> ProcessRank::create(ProcessWorldOptio
   TRY(world->open_device());
   if (!world->device().is_host_memory())
     world->state_->host_device = TRY(gpu::open_device("host", world->on_device_failure()));
+  // Communicators of NCCL that wait for a lost rank may keep their device for good.
+  if (!world->device().is_host_memory()) world->state_->files.reset();
   const auto& checkpoints = world->state_->options.checkpoint_directory;
   if (!checkpoints.empty()) {
     world->state_->storage = TRY(PosixStorage::open_or_make(checkpoints));
@@ -206,14 +140,19 @@ core::Result<std::unique_ptr<ProcessRank>> ProcessRank::create(ProcessWorldOptio
     world->state_->owner = TRY(OwnerClaim::take(checkpoints, owner_name(world->environment()), said));
     if (!said.empty() && world->rank().value == 0)
       world->log(Subsystem::checkpoint).say(LogLevel::warning, said);
-    world->state_->io = std::make_unique<IoWorker>();
   }
   const auto& local = world->state_->options.local_checkpoint_directory;
   if (!local.empty()) {
     world->state_->local_storage = TRY(PosixStorage::open_or_make(directory_of_rank(local, world->rank())));
-    world->state_->local_io = std::make_unique<IoWorker>();
   }
+  world->open_io();
   return world;
+}
+
+void ProcessRank::open_io() {
+  std::lock_guard lock(state_->io_mutex);
+  if (state_->storage && !state_->io) state_->io = std::make_unique<IoWorker>();
+  if (state_->local_storage && !state_->local_io) state_->local_io = std::make_unique<IoWorker>();
 }
 
 ProcessRank::ProcessRank(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -294,6 +233,7 @@ core::Result<std::string> ProcessRank::gloo_host() const {
 }
 
 core::Result<gpu::CollectiveBackend*> ProcessRank::collectives(gpu::Rendezvous& rendezvous) {
+  state_->host_backend.reset();
   if (state_->options.open_collectives) {
     state_->backend = TRY(state_->options.open_collectives(*state_->device, rendezvous));
     return state_->backend.get();
@@ -331,6 +271,8 @@ bool ProcessRank::is_used() const {
 core::Result<void> ProcessRank::open(Hooks hooks) {
   state_->is_used = true;
   state_->hooks = std::move(hooks);
+  state_->distrusted.clear();
+  open_io();
   if (world_size().value > 1) {
     state_->network = std::make_unique<TcpNetwork>(
         TRY(state_->network_options()), [this](NetworkEvent event) { on_network(std::move(event)); });
@@ -345,7 +287,10 @@ core::Result<void> ProcessRank::open(Hooks hooks) {
   options.profiler = state_->device->profiler();
   options.now = [this] { return state_->device->now(); };
   options.send_remote = [this](const messages::Envelope& envelope) { return send(envelope); };
-  options.to_trainer = state_->hooks.to_trainer;
+  options.to_trainer = [this](const messages::Envelope& envelope) {
+    if (std::holds_alternative<messages::Farewell>(envelope.body)) declare(Membership::State::left);
+    state_->hooks.to_trainer(envelope);
+  };
   options.perform = state_->hooks.perform;
   options.log = log(Subsystem::actors);
   auto stage = TRY(CafStage::create(std::move(options)));
@@ -399,7 +344,49 @@ core::Result<void> ProcessRank::send(const messages::Envelope& envelope) {
   return check_sent(envelope, state_->network->send(envelope.to.rank, messages::outgoing(envelope)));
 }
 
+/// A rank whose trainer takes steps has all its groups, so that whatever it waits for ends with the loss of a
+/// peer.
+void ProcessRank::hear_own(const messages::Envelope& envelope) {
+  if (state_->is_member || !std::holds_alternative<messages::StepBegan>(envelope.body)) return;
+  state_->is_member = true;
+  declare(Membership::State::training);
+}
+
+void ProcessRank::declare(Membership::State state) {
+  if (!state_->files) return;
+  if (const auto told = state_->files->declare_membership({epoch(), state}); !told)
+    log(Subsystem::session).say(LogLevel::warning, told.error().message);
+}
+
+core::Result<void> ProcessRank::form_anew(const core::Error& why) {
+  constexpr std::chrono::seconds kPatience{2};
+  if (state_->stage) {
+    return core::fail(core::Errc::invalid_argument,
+                      "a session is open in this world; destroy it before the next epoch is formed");
+  }
+  if (exit_code_of(why) != kExitFenced) return tl::unexpected(why);
+  auto next = state_->environment;
+  if (state_->options.next_environment) {
+    auto given = state_->options.next_environment(state_->environment);
+    if (!given) return tl::unexpected(why);
+    next = std::move(*given);
+  } else {
+    if (!state_->files) return tl::unexpected(why);
+    if (state_->is_member) declare(Membership::State::waiting);
+    const auto told = state_->files->await_epoch_after(epoch(), kPatience);
+    if (!told) return tl::unexpected(why);
+    next.epoch = told->epoch;
+    next.control_port = told->control_port;
+  }
+  log(Subsystem::session).info("this process goes on in epoch {}: {}", next.epoch.value, why.message);
+  state_->environment = std::move(next);
+  state_->is_member = false;
+  state_->is_used = false;
+  return {};
+}
+
 void ProcessRank::post(messages::Envelope envelope) {
+  hear_own(envelope);
   std::shared_lock lock(state_->stage_mutex);
   if (state_->stage) state_->stage->post(std::move(envelope));
 }

@@ -7,6 +7,7 @@
 #include "actors/shell/caf_stage.hpp"
 #include "actors/shell/process_world.hpp"
 #include "actors/shell/rank_world.hpp"
+#include "actors/world/epochs.hpp"
 #include "actors/world/network.hpp"
 #include "gpu/devices.hpp"
 
@@ -23,6 +24,9 @@ class ProcessRank final : public RankWorld {
   const JobEnvironment& environment() const;
   /// "host" or "cuda:<index>".
   const std::string& device_name() const;
+
+  /// As ProcessWorld::form_anew().
+  core::Result<void> form_anew(const core::Error& why);
 
   /// The actors of this rank; null unless a session has joined and is open.
   CafStage* stage();
@@ -57,6 +61,9 @@ class ProcessRank final : public RankWorld {
   struct State;
   explicit ProcessRank(std::unique_ptr<State> state);
   core::Result<void> open_device();
+  void open_io();
+  void declare(Membership::State state);
+  void hear_own(const messages::Envelope& envelope);
   gpu::DeviceFailed on_device_failure();
   core::Result<std::string> gloo_host() const;
   void on_network(NetworkEvent event);

@@ -26,6 +26,9 @@ const JobEnvironment& ProcessWorld::environment() const {
 const std::string& ProcessWorld::device_name() const {
   return rank_->device_name();
 }
+core::Result<void> ProcessWorld::form_anew(const core::Error& why) {
+  return rank_->form_anew(why);
+}
 ProcessWorld::operator RankWorld&() {
   return *rank_;
 }

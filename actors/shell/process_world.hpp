@@ -55,12 +55,18 @@ struct ProcessWorldOptions {
   /// Receives what the runtime says to people, a sentence per call, from any thread, as far as TROUPE_LOG
   /// asks for it; by default lines with time, level and place go to standard error (docs/logging.md).
   std::function<void(std::string_view sentence)> log;
+  /// This process stays when another rank is lost, and the trainer then calls ProcessWorld::form_anew():
+  /// under `troupe launch` on one node, on the host device. Elsewhere the launcher starts all processes anew.
+  bool stays = false;
+  /// Says which place this process has in the epoch after this one, and waits until it is known; by default
+  /// `troupe launch` is asked. An Error if there is none.
+  std::function<core::Result<JobEnvironment>(const JobEnvironment& over)> next_environment;
 };
 
 /// This process as one rank of a job: CAF actors, TCP to the Coordinator, a device, and collectives over
 /// shared memory, Gloo or NCCL. Create it early in main(): it blocks SIGUSR1 for all threads that start
 /// later, and answers it by printing who waits for whom to standard error. For one session, which it must
-/// outlive.
+/// outlive, and another one after each form_anew().
 class ProcessWorld {
  public:
   /// Errc::invalid_argument when the environment or the options are not usable.
@@ -74,6 +80,12 @@ class ProcessWorld {
   const JobEnvironment& environment() const;
   /// "host" or "cuda:<index>".
   const std::string& device_name() const;
+
+  /// After the session has failed with `why`, and was destroyed: whether the job goes on in a new epoch with
+  /// this process. Then join again and begin as a process that was started again does: write first values,
+  /// restore(), and take the next step; all memory of the session before is gone. Returns `why` where it says
+  /// nothing about another rank, or the launcher starts all processes anew. Blocks for up to two seconds.
+  core::Result<void> form_anew(const core::Error& why);
 
   /// What Session::join() takes.
   operator RankWorld&();  // NOLINT: a process world is a rank's world

@@ -57,15 +57,14 @@ class CommitCounter final : public caf::event_based_actor {
   int commits_ = 0;
 };
 
-core::Result<void> train() {
-  auto world = TROUPE_TRY(actors::ProcessWorld::create());
+core::Result<void> train(actors::ProcessWorld& world) {
   actors::SessionOptions options;
   options.training.lanes = 4;
   options.training.optimizer.weight_decay = 0;
   auto session = TROUPE_TRY(actors::Session::join(
-      *world, options, {{"w1", {kHidden}}, {"b1", {kHidden}}, {"w2", {kHidden}}, {"b2", {1}}}));
-  caf::actor_system* const system = TROUPE_TRY(actors::actor_system(*world));
-  TROUPE_TRY(actors::subscribe(*world, system->spawn<CommitCounter>()));
+      world, options, {{"w1", {kHidden}}, {"b1", {kHidden}}, {"w2", {kHidden}}, {"b2", {1}}}));
+  caf::actor_system* const system = TROUPE_TRY(actors::actor_system(world));
+  TROUPE_TRY(actors::subscribe(world, system->spawn<CommitCounter>()));
   for (std::uint32_t p = 0; p < 3; ++p) {
     core::CounterRandom random(p, "initial values");
     const auto values = TROUPE_TRY(session->parameter({p}));
@@ -95,10 +94,21 @@ core::Result<void> train() {
   return session->leave();
 }
 
+/// Begins again when another rank was lost and `troupe launch --max-restarts` has put a process in its place.
+core::Result<void> run() {
+  actors::ProcessWorldOptions options;
+  options.stays = true;
+  auto world = TROUPE_TRY(actors::ProcessWorld::create(options));
+  while (true) {
+    auto end = train(*world);
+    if (end || !world->form_anew(end.error())) return end;
+  }
+}
+
 }  // namespace
 
 int main() {
-  auto result = train();
+  auto result = run();
   if (!result) std::fprintf(stderr, "mlp: %s\n", result.error().message.c_str());
   return result ? 0 : 1;
 }

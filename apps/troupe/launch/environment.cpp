@@ -62,6 +62,11 @@ void set_own_variables(const Job& job, const Generation& generation, int rank, V
   set("TROUPE_ERROR_FILE", error_file(job, generation.number, rank).string());
   set("TROUPE_FAILURE_FILE", failure_file(job, generation.number).string());
   set("TROUPE_PROGRESS_FILE", progress_file(job).string());
+  for (const char* name : {"TROUPE_EPOCH_FILE", "TROUPE_MEMBER_FILE"}) variables.erase(name);
+  if (keeps_processes(job)) {
+    set("TROUPE_EPOCH_FILE", epoch_file(job).string());
+    set("TROUPE_MEMBER_FILE", member_file(job, rank).string());
+  }
   const auto& options = job.options;
   if (!options.log_levels.empty()) set("TROUPE_LOG", options.log_levels);
   if (options.log_json) set("TROUPE_LOG_JSON", "1");
@@ -109,6 +114,19 @@ fs::path error_file(const Job& job, int generation, int rank) {
 
 fs::path progress_file(const Job& job) {
   return job.directory / "progress";
+}
+
+fs::path epoch_file(const Job& job) {
+  return job.directory / "epoch";
+}
+
+fs::path member_file(const Job& job, int rank) {
+  return job.directory / fmt::format("member_{}", rank);
+}
+
+bool keeps_processes(const Job& job) {
+  return job.options.recovery == "in-place" && job.options.max_restarts > 0 && job.place.nodes == 1 &&
+         job.place.world > 1;
 }
 
 std::vector<std::string> rank_environment(const Job& job, const Generation& generation, int rank,

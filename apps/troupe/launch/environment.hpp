@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apps/troupe/launch/job.hpp"
+#include "core/ids.hpp"
 
 namespace troupe::apps {
 
@@ -36,6 +37,8 @@ std::filesystem::path rank_directory(const Job& job, int generation, int rank);
 /// | TROUPE_LOG_DIR | the rank's directory of this start; only if logs are kept |
 /// | TROUPE_ERROR_FILE | where a failing rank writes {"message": ...} as torch's tools do |
 /// | TROUPE_FAILURE_FILE | once a rank of this generation has failed, which and how |
+/// | TROUPE_EPOCH_FILE | only if processes are kept over a failure: the epoch that is to be formed |
+/// | TROUPE_MEMBER_FILE | as above: where the rank says that it takes part, and would stay |
 /// | TROUPE_OWN_GPUS | 1 with --virtual-local-rank: each rank sees a GPU that no other sees |
 /// | TROUPE_PROGRESS_FILE | where the job may write its last committed step, as decimal text |
 std::vector<std::string> rank_environment(const Job& job, const Generation& generation, int rank,
@@ -47,5 +50,14 @@ std::vector<std::string> own_environment();
 std::filesystem::path error_file(const Job& job, int generation, int rank);
 std::filesystem::path failure_file(const Job& job, int generation);
 std::filesystem::path progress_file(const Job& job);
+std::filesystem::path epoch_file(const Job& job);
+std::filesystem::path member_file(const Job& job, int rank);
+
+/// Whether ranks that could stay are asked to, when another one has failed.
+bool keeps_processes(const Job& job);
+/// The epoch of a generation, as its ranks call it.
+inline core::Epoch epoch_of(int generation) {
+  return core::Epoch{static_cast<std::uint64_t>(generation) + 1};
+}
 
 }  // namespace troupe::apps

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -43,6 +44,11 @@ void LocalRanks::begin(const Generation& generation) {
   workers_.resize(static_cast<std::size_t>(job_.ranks));
 }
 
+void LocalRanks::go_on(const Generation& generation) {
+  generation_ = generation;
+  oom_before_ = oom_kills();
+}
+
 Result<std::unique_ptr<actors::Process>> LocalRanks::start(int rank,
                                                            std::function<void(actors::ExitStatus)> exited) {
   const fs::path directory = rank_directory(job_, generation_.number, rank);
@@ -50,6 +56,7 @@ Result<std::unique_ptr<actors::Process>> LocalRanks::start(int rank,
   fs::create_directories(directory, error);
   if (error) return core::fail(core::Errc::io, "cannot make {}: {}", directory.string(), error.message());
   Worker& worker = workers_[static_cast<std::size_t>(rank)];
+  worker.generation = generation_.number;
   worker.log = std::make_unique<RankLog>(job_, generation_.number, rank, terminal_, clock_);
   const bool is_first = job_.place.first_rank + rank == 0;
   auto process = TRY(processes_.spawn(
@@ -76,8 +83,11 @@ void LocalRanks::woken(int rank) {
       job_.place.first_rank + rank, workers_[static_cast<std::size_t>(rank)].pid));
 }
 
+/// Each rank looks where it was told to when it was started.
 void LocalRanks::write_failure(const std::string& failure) const {
-  std::ofstream(failure_file(job_, generation_.number)) << failure;
+  std::set<int> generations{generation_.number};
+  for (const Worker& worker : workers_) generations.insert(worker.generation);
+  for (const int generation : generations) std::ofstream(failure_file(job_, generation)) << failure;
 }
 
 RankReport LocalRanks::report(int rank, const actors::Ending& ending) {
@@ -88,7 +98,7 @@ RankReport LocalRanks::report(int rank, const actors::Ending& ending) {
     const auto& lines = ended.log->last_error_lines().lines();
     report.last_error_lines.assign(lines.begin(), lines.end());
   }
-  const fs::path file = error_file(job_, generation_.number, rank);
+  const fs::path file = error_file(job_, ended.generation, rank);
   report.error_message = read_error_file(file);
   report.meaning = likely_meaning(ending.status, oom_before_, oom_kills());
   std::error_code ignored;

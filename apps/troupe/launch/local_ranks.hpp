@@ -27,6 +27,8 @@ class LocalRanks {
              Terminal& terminal);
 
   void begin(const Generation& generation);
+  /// The ranks that run stay in this generation; those that are started from now on belong to it.
+  void go_on(const Generation& generation);
   core::Result<std::unique_ptr<actors::Process>> start(int rank,
                                                        std::function<void(actors::ExitStatus)> exited);
   /// How this launcher calls a rank: by its number in the job.
@@ -43,6 +45,7 @@ class LocalRanks {
   struct Worker {
     std::unique_ptr<RankLog> log;
     std::int64_t pid = 0;
+    int generation = 0;  ///< in which it was started
   };
 
   const Job& job_;

@@ -52,7 +52,13 @@ void add_membership_options(CLI::App& app, LaunchOptions& options) {
 
 void add_life_options(CLI::App& app, LaunchOptions& options) {
   constexpr core::Bounds<double> kSeconds{0, 1'000'000};
-  add_number(app, "--max-restarts", options.max_restarts, {0, 1'000'000'000}, "Restarts of the whole gang");
+  add_number(app, "--max-restarts", options.max_restarts, {0, 1'000'000'000},
+             "Restarts after a failure, in place or of the whole gang");
+  app.add_option(
+         "--recovery", options.recovery,
+         "in-place: on one node, only the rank that failed is started again where the others can stay, "
+         "as those of gpt can; restart: always the whole gang")
+      ->check(CLI::IsMember({"in-place", "restart"}));
   add_number(app, "--term-timeout", options.term_timeout_seconds, kSeconds,
              "Seconds between SIGTERM and SIGKILL");
   add_number(app, "--shutdown-timeout", options.term_timeout_seconds, kSeconds,

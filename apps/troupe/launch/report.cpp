@@ -129,8 +129,8 @@ std::vector<std::string> describe(const GenerationReport& report) {
   lines.push_back(fmt::format("first failure: {} (pid {}): {} after {:.3f} s in generation {}",
                               name_of_rank(first.ending.rank, first.host), first.pid, how_it_ended(first),
                               seconds(first.ending.at - report.started), report.generation));
-  const bool is_silent =
-      first.ending.kind == Ending::Kind::stopped || first.ending.kind == Ending::Kind::abandoned;
+  const bool is_silent = first.ending.is_silent || first.ending.kind == Ending::Kind::stopped ||
+                         first.ending.kind == Ending::Kind::abandoned;
   const std::string meaning =
       is_silent ? "the others lost it, and it ended only when it was told to: it was stopped (SIGSTOP, a "
                   "debugger), or hung"

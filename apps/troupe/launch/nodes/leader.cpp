@@ -10,12 +10,14 @@
 #include <utility>
 #include <variant>
 
+#include "actors/world/epochs.hpp"
 #include "core/errors.hpp"
 #include "posix/entropy.hpp"
 
 namespace troupe::apps {
 
 using actors::ExitStatus;
+using actors::Membership;
 using core::Result;
 
 namespace {
@@ -29,6 +31,7 @@ actors::NodeAgentConfig agent_config(const Job& job) {
   config.ranks = job.place.world;
   config.nodes = job.place.nodes;
   config.max_restarts = job.options.max_restarts;
+  config.in_place = keeps_processes(job);
   for (const int signal : job.stop_signals) config.forwarded_signals.erase(signal);
   config.term_timeout = nanoseconds_of(job.options.term_timeout_seconds);
   config.first_backoff = nanoseconds_of(job.options.restart_backoff_seconds);
@@ -150,7 +153,7 @@ Result<void> Leader::begin(int generation) {
   ports_.push_back(TRY(ReservedPort::any()));
   generation_ = {generation, job_.master_addr, ports_[0].number(), ports_[1].number(), posix::unique_name()};
   if (generation > 0) {
-    terminal_.say(fmt::format("restart {} of {}", generation, job_.options.max_restarts));
+    terminal_.say(fmt::format("restart {} of {}", agent_->machine().restarts(), job_.options.max_restarts));
   }
   for (Node& node : nodes_) node.exits.clear();
   local_.begin(generation_);
@@ -178,6 +181,51 @@ Result<std::unique_ptr<actors::Process>> Leader::start(int rank, std::function<v
 
 void Leader::not_started(int rank, const core::Error& error) {
   terminal_.say(fmt::format("{} could not be started: {}", name_of_rank(rank, host_of(rank)), error.message));
+}
+
+actors::Standing Leader::standing_of_others(int rank) {
+  if (!keeps_processes(job_)) return {};
+  actors::Standing standing{true, true};
+  for (int other = 0; other < job_.ranks; ++other) {
+    if (other == rank) continue;
+    const auto member = actors::declared(member_file(job_, other));
+    standing.is_formed &= member && member->epoch == epoch_of(generation_.number);
+    standing.all_stay &= member && member->state != Membership::State::left;
+  }
+  return standing;
+}
+
+/// The last rank is asked first: mostly it does not wait, and no other needs to be.
+std::vector<bool> Leader::waiting_ranks() {
+  std::vector<bool> waiting(static_cast<std::size_t>(job_.ranks), false);
+  int others = 0;
+  for (int rank = job_.ranks - 1; rank >= 0 && others < 2; --rank) {
+    const auto member = actors::declared(member_file(job_, rank));
+    const bool waits = member && member->epoch == epoch_of(generation_.number) &&
+                       member->state == Membership::State::waiting;
+    waiting[static_cast<std::size_t>(rank)] = waits;
+    others += waits ? 0 : 1;
+  }
+  return waiting;
+}
+
+Result<void> Leader::replacing(const actors::ReplaceRank& replaced) {
+  const int rank = replaced.ending.rank;
+  report_.ranks = {report_of(replaced.ending)};
+  report_.cause = 0;
+  for (const std::string& line : describe(report_)) terminal_.say(line);
+  terminal_.say(fmt::format("rank {} is started again, the others stay: restart {} of {}", rank,
+                            agent_->machine().restarts(), job_.options.max_restarts));
+  report_ = GenerationReport{};
+  report_.generation = replaced.generation;
+  report_.started = clock_.now();
+  ports_.back() = TRY(ReservedPort::any());
+  generation_.number = replaced.generation;
+  generation_.control_port = ports_.back().number();
+  generation_.fence_token = posix::unique_name();
+  local_.go_on(generation_);
+  return actors::announce_epoch(
+      epoch_file(job_), {epoch_of(generation_.number), static_cast<std::uint16_t>(generation_.control_port)});
 }
 
 std::optional<std::int64_t> Leader::committed_step() {

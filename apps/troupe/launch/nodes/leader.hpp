@@ -37,6 +37,9 @@ class Leader final : public actors::Gang {
   core::Result<std::unique_ptr<actors::Process>> start(
       int rank, std::function<void(actors::ExitStatus)> exited) override;
   void not_started(int rank, const core::Error& error) override;
+  actors::Standing standing_of_others(int rank) override;
+  std::vector<bool> waiting_ranks() override;
+  core::Result<void> replacing(const actors::ReplaceRank& replaced) override;
   std::optional<std::int64_t> committed_step() override;
   void withheld(int rank, int signal) override;
   void woken(int rank) override;

@@ -1,0 +1,87 @@
+#include "actors/shell/rank_start.hpp"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "actors/world/own_address.hpp"
+#include "actors/world/token_file.hpp"
+#include "core/errors.hpp"
+#include "core/hash.hpp"
+#include "gpu/collective/nccl/environment.hpp"
+#include "gpu/devices.hpp"
+#include "gpu/module_loading.hpp"
+
+namespace troupe::actors {
+
+core::Result<JobToken> token_of(const JobEnvironment& environment, const EngineFacts& facts) {
+  if (!environment.token.empty()) return token_from_hex(environment.token);
+  if (const auto file = process_variables()("TROUPE_JOB_TOKEN_FILE"); file && !file->empty())
+    return token_from_file(*file);
+  // With torchrun's agent the ranks of one host meet on the loopback interface.
+  const bool is_here = is_loopback(environment.control_host) ||
+                       (!facts.agent_key.empty() && environment.local_world == environment.world.value);
+  if (environment.world.value > 1 && !is_here) {
+    return core::fail(
+        core::Errc::invalid_argument,
+        "the control network is at {}, beyond this host, and TROUPE_JOB_TOKEN is not set; give all "
+        "ranks the same 64 hexadecimal digits in it, for example from `openssl rand -hex 32`, or in "
+        "TROUPE_JOB_TOKEN_FILE the path of a file that all hosts share, which the first rank makes",
+        environment.control_host);
+  }
+  // On one host without a token the job's name has to do: it keeps jobs apart but is not a secret.
+  JobToken token{};
+  for (std::size_t i = 0; i < token.size(); i += 8) {
+    std::uint64_t word = core::hash64(environment.job, i);
+    for (std::size_t byte = 0; byte < 8; ++byte) token[i + byte] = static_cast<std::byte>(word >> (8 * byte));
+  }
+  return token;
+}
+
+core::Result<std::string> device_of_rank(const std::string& name, const JobEnvironment& environment,
+                                         const Logger& log) {
+  if (name != "cuda") return name;
+  // The trainer's kernels too: loading one may wait for a collective on the device, and that for a rank which
+  // waits for the kernel's results.
+  const bool has_peers = environment.world.value > 1;
+  if (has_peers) ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  const auto gpus = static_cast<int>(TRY(gpu::list_cuda_devices()).size());
+  if (has_peers && gpu::loads_kernels_lazily()) {
+    log.warning(
+        "kernels are loaded when they are first launched, and loading one may wait for a collective forever: "
+        "set CUDA_MODULE_LOADING=EAGER before anything in this process calls CUDA");
+  }
+  if (ranks_share_gpus(environment, gpus)) {
+    if (environment.local_rank == 0) {
+      log.warning(
+          "{} ranks share {} GPUs: tensors go over the loopback interface, which is for trying out and "
+          "tests, "
+          "not for speed; if each rank sees other GPUs, set TROUPE_OWN_GPUS=1",
+          environment.local_world, gpus);
+    }
+    for (const auto& [variable, value] : gpu::several_ranks_on_one_gpu(environment.rank.value))
+      ::setenv(variable.c_str(), value.c_str(), 0);
+  }
+  return fmt::format("cuda:{}", environment.local_rank % gpus);
+}
+
+std::string owner_name(const JobEnvironment& environment) {
+  if (environment.launcher == "troupe") return environment.job;
+  if (environment.world.value == 1) return fmt::format("{}-{}", environment.job, ::getpid());
+  const auto variables = process_variables();
+  return fmt::format("{}-{}-{}", environment.job, variables("MASTER_ADDR").value_or(""),
+                     variables("MASTER_PORT").value_or(""));
+}
+
+std::string directory_of_rank(std::string directory, core::Rank rank) {
+  constexpr std::string_view kRank = "{rank}";
+  const auto number = std::to_string(rank.value);
+  if (directory.find(kRank) == std::string::npos) return directory + "/" + number;
+  for (auto at = directory.find(kRank); at != std::string::npos; at = directory.find(kRank))
+    directory.replace(at, kRank.size(), number);
+  return directory;
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+#include "actors/world/engine.hpp"
+#include "actors/world/environment.hpp"
+#include "actors/world/log.hpp"
+#include "actors/world/transport/authentication.hpp"
+#include "core/ids.hpp"
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+/// By what the ranks of the job know each other.
+core::Result<JobToken> token_of(const JobEnvironment& environment, const EngineFacts& facts);
+
+/// Ranks of one host are spread over its GPUs, round robin. NCCL treats several ranks on one GPU as hosts of
+/// their own if it is told so before its first call. CUDA reads its own variables in its first call.
+core::Result<std::string> device_of_rank(const std::string& name, const JobEnvironment& environment,
+                                         const Logger& log);
+
+/// What all ranks of a job call it, and those of no other job that writes at the same time.
+std::string owner_name(const JobEnvironment& environment);
+
+/// `directory` with the rank's number for "{rank}", or in a folder with that name.
+std::string directory_of_rank(std::string directory, core::Rank rank);
+
+}  // namespace troupe::actors

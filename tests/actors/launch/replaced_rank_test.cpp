@@ -1,0 +1,155 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <variant>
+#include <vector>
+
+#include "actors/launch/node_agent.hpp"
+
+namespace troupe::actors {
+namespace {
+
+constexpr ExitStatus kKilled{0, SIGKILL};
+constexpr Standing kAllStay{true, true};
+
+NodeAgentConfig kept(int max_restarts = 3) {
+  return {.ranks = 3, .max_restarts = max_restarts, .in_place = true};
+}
+
+NodeAgentMachine started_with(const NodeAgentConfig& config) {
+  NodeAgentMachine machine(config);
+  machine.start(std::chrono::seconds(0));
+  return machine;
+}
+
+template <class Effect>
+const Effect* found(const NodeEffects& effects) {
+  for (const auto& effect : effects) {
+    if (const auto* match = std::get_if<Effect>(&effect)) return match;
+  }
+  return nullptr;
+}
+
+TEST(ReplacedRank, IsTheOnlyOneThatIsStartedAgain) {
+  auto machine = started_with(kept());
+
+  const auto effects = machine.exited(1, kKilled, std::chrono::seconds(5), kAllStay);
+
+  const auto* replaced = found<ReplaceRank>(effects);
+  ASSERT_NE(replaced, nullptr);
+  EXPECT_EQ(replaced->ending.rank, 1);
+  EXPECT_EQ(replaced->ending.kind, Ending::Kind::first);
+  EXPECT_EQ(replaced->ending.generation, 0);
+  EXPECT_EQ(replaced->generation, 1);
+  EXPECT_EQ(effects.size(), 1u) << "nothing is asked of the others";
+  EXPECT_EQ(machine.restarts(), 1);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_TRUE(machine.is_running(rank));
+    const auto done = machine.exited(rank, {}, std::chrono::seconds(20 + rank), {true, false});
+    if (rank < 2) continue;
+    ASSERT_NE(found<EndGeneration>(done), nullptr);
+    EXPECT_FALSE(found<EndGeneration>(done)->cause) << "that failure is over";
+    EXPECT_EQ(found<Finish>(done)->exit_code, 0);
+  }
+}
+
+TEST(ReplacedRank, IsReplacedOnlyWhereAllOthersWouldStay) {
+  struct Case {
+    const char* what;
+    NodeAgentConfig config;
+    ExitStatus status;
+    Standing others;
+  };
+  auto by_gangs = kept();
+  by_gangs.in_place = false;
+  auto two_nodes = kept();
+  two_nodes.nodes = 2;
+  for (const auto& [what, config, status, others] : {
+           Case{"they take no steps yet", kept(), kKilled, {false, false}},
+           Case{"one has left", kept(), kKilled, {true, false}},
+           Case{"no restart is left", kept(0), kKilled, kAllStay},
+           Case{"it ended because of another", kept(), {kExitFenced, 0}, kAllStay},
+           Case{"its code forbids it", kept(), {kExitNoCheckpoint, 0}, kAllStay},
+           Case{"restarts are of all", by_gangs, kKilled, kAllStay},
+           Case{"there are more nodes", two_nodes, kKilled, kAllStay},
+       }) {
+    SCOPED_TRACE(what);
+    auto machine = started_with(config);
+
+    EXPECT_EQ(found<ReplaceRank>(machine.exited(1, status, std::chrono::seconds(5), others)), nullptr);
+    EXPECT_EQ(machine.generation(), 0);
+  }
+}
+
+TEST(ReplacedRank, MayBeLostAgainOnceAllTakeSteps) {
+  auto machine = started_with(kept());
+  machine.exited(1, kKilled, std::chrono::seconds(5), kAllStay);
+
+  const auto again = machine.exited(0, kKilled, std::chrono::seconds(10), kAllStay);
+
+  ASSERT_NE(found<ReplaceRank>(again), nullptr);
+  EXPECT_EQ(found<ReplaceRank>(again)->ending.rank, 0);
+  EXPECT_EQ(machine.restarts(), 2);
+}
+
+TEST(ReplacedRank, AnotherFailureBeforeThatRestartsTheGangAndCountsOnce) {
+  auto machine = started_with(kept(1));
+  machine.exited(1, kKilled, std::chrono::seconds(5), kAllStay);
+
+  const auto second = machine.exited(2, kKilled, std::chrono::seconds(6), {false, false});
+
+  EXPECT_EQ(found<ReplaceRank>(second), nullptr);
+  ASSERT_NE(found<SignalRank>(second), nullptr);
+  EXPECT_EQ(found<SignalRank>(second)->signal, SIGTERM);
+  machine.exited(0, {kExitFenced, 0}, std::chrono::seconds(7));
+  const auto end = machine.exited(1, {0, SIGTERM}, std::chrono::seconds(7));
+  ASSERT_NE(found<EndGeneration>(end), nullptr);
+  const auto& [generation, endings, cause] = *found<EndGeneration>(end);
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(endings[*cause].rank, 1) << "the first failure explains the rest";
+  ASSERT_NE(found<StartGang>(end), nullptr) << "the restart that was begun in place is the only one";
+  EXPECT_EQ(found<StartGang>(end)->generation, 2);
+  EXPECT_EQ(machine.restarts(), 1);
+}
+
+TEST(ReplacedRank, WasKilledIfAllOthersWaitForAnotherEpochAndItDoesNot) {
+  auto machine = started_with(kept());
+  const auto at = [](int milliseconds) { return std::chrono::milliseconds(milliseconds); };
+  EXPECT_TRUE(machine.waited_for({true, false, false}, at(1000)).empty()) << "another may follow";
+  EXPECT_TRUE(machine.waited_for({true, false, true}, at(1100)).empty());
+  EXPECT_TRUE(machine.waited_for({true, true, true}, at(1500)).empty()) << "it was only late";
+  EXPECT_TRUE(machine.waited_for({true, false, true}, at(1600)).empty());
+  EXPECT_TRUE(machine.waited_for({true, false, true}, at(2000)).empty());
+
+  const auto effects = machine.waited_for({true, false, true}, at(2100));
+
+  ASSERT_NE(found<SignalRank>(effects), nullptr);
+  EXPECT_EQ(found<SignalRank>(effects)->rank, 1);
+  EXPECT_EQ(found<SignalRank>(effects)->signal, SIGKILL);
+  EXPECT_TRUE(machine.waited_for({true, false, true}, at(2200)).empty()) << "once";
+  const auto replaced = machine.exited(1, kKilled, at(2300), kAllStay);
+  ASSERT_NE(found<ReplaceRank>(replaced), nullptr);
+  EXPECT_TRUE(found<ReplaceRank>(replaced)->ending.is_silent);
+}
+
+TEST(ReplacedRank, ThatMakesNoProgressEndsTheJobAsAGangWould) {
+  auto machine = started_with(kept(100));
+  machine.committed(7);
+  int replaced = 0;
+  for (int i = 0; i < 10 && machine.state() == "watching"; ++i) {
+    replaced += found<ReplaceRank>(machine.exited(1, kKilled, std::chrono::seconds(5 * (i + 1)), kAllStay)) !=
+                nullptr;
+  }
+
+  EXPECT_EQ(replaced, 2) << "the third failure after the same step is the last";
+  EXPECT_EQ(machine.state(), "stopping");
+  machine.exited(0, {0, SIGTERM}, std::chrono::seconds(60));
+  const auto end = machine.exited(2, {0, SIGTERM}, std::chrono::seconds(60));
+  ASSERT_NE(found<Finish>(end), nullptr);
+  EXPECT_EQ(found<Finish>(end)->exit_code, 1);
+  EXPECT_NE(machine.verdict().find("no progress"), std::string::npos) << machine.verdict();
+}
+
+}  // namespace
+}  // namespace troupe::actors

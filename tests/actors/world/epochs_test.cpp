@@ -1,0 +1,73 @@
+#include "actors/world/epochs.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "tests/support/scratch_folder.hpp"
+
+namespace troupe::actors {
+namespace {
+
+class Epochs : public testing::Test {
+ protected:
+  EpochFiles files() const {
+    const std::map<std::string, std::string> set{
+        {"TROUPE_EPOCH_FILE", epoch_}, {"TROUPE_MEMBER_FILE", member_}, {"TROUPE_FAILURE_FILE", failure_}};
+    return *EpochFiles::of([set](const char* name) { return std::optional(set.at(name)); });
+  }
+
+  tests::ScratchFolder folder_;
+  const std::string epoch_ = folder_.path("epoch");
+  const std::string member_ = folder_.path("member");
+  const std::string failure_ = folder_.path("failure");
+};
+
+TEST_F(Epochs, OfALauncherThatKeepsNoProcessHaveNoFiles) {
+  EXPECT_FALSE(EpochFiles::of([](const char*) { return std::nullopt; }));
+}
+
+TEST_F(Epochs, AreAwaitedUntilTheLauncherSaysTheNext) {
+  ASSERT_TRUE(announce_epoch(epoch_, {core::Epoch{3}, 4711}));
+  EXPECT_EQ(announced(epoch_), (NextEpoch{core::Epoch{3}, 4711}));
+  EXPECT_FALSE(files().await_epoch_after(core::Epoch{3}, std::chrono::milliseconds(5)));
+  EXPECT_EQ(*files().await_epoch_after(core::Epoch{2}, {}), (NextEpoch{core::Epoch{3}, 4711}));
+
+  std::jthread launcher([&] { EXPECT_TRUE(announce_epoch(epoch_, {core::Epoch{4}, 4712})); });
+  const auto next = files().await_epoch_after(core::Epoch{3}, std::chrono::seconds(60));
+
+  ASSERT_TRUE(next.has_value()) << next.error().message;
+  EXPECT_EQ(*next, (NextEpoch{core::Epoch{4}, 4712}));
+}
+
+TEST_F(Epochs, AreNotAwaitedWhereTheLauncherEndsAllProcesses) {
+  std::ofstream(failure_) << "rank 2 failed";
+
+  const auto next = files().await_epoch_after(core::Epoch{1}, std::chrono::hours(1));
+
+  ASSERT_FALSE(next.has_value());
+  EXPECT_EQ(next.error().message, "the launcher ends all processes of the job");
+}
+
+TEST_F(Epochs, ShowWhoTakesPartAndWouldStay) {
+  EXPECT_FALSE(declared(member_));
+  using State = Membership::State;
+  for (const auto state : {State::training, State::waiting, State::left}) {
+    ASSERT_TRUE(files().declare_membership({core::Epoch{9}, state}));
+    EXPECT_EQ(declared(member_), (Membership{core::Epoch{9}, state}));
+  }
+}
+
+TEST_F(Epochs, DoNotComeFromAFileThatIsNotTheirs) {
+  for (const std::string text : {"", "x", "3", "-1 7 x", "3 70000\n", "3 0\n"}) {
+    std::ofstream(epoch_, std::ios::trunc) << text;
+    EXPECT_FALSE(announced(epoch_)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace troupe::actors

@@ -1,0 +1,158 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "apps/report/run_record.hpp"
+#include "tests/processes/gpt_job.hpp"
+
+namespace troupe {
+namespace {
+
+using tests::GptJob;
+
+using Pids = std::map<int, int>;  // by rank
+
+/// A job in which a rank is lost while the others stay.
+class InPlace : public testing::Test {
+ protected:
+  InPlace() : text_(tests::write_sample_text(folder_)) {}
+
+  struct Run {
+    tests::CommandResult result;
+    bool hit = false;
+    Pids before;  ///< when the signal was sent
+    Pids after;   ///< when another process had taken the rank's place
+  };
+
+  /// Sends the signal once `steps` are recorded, and looks who is there afterwards.
+  Run lose(const GptJob& job, const std::string& name, int rank, std::size_t steps, int signal = SIGKILL) {
+    const auto id = fmt::format("{}-{}", name, getpid());
+    const auto output = folder_.path(name);
+    auto given = job;
+    given.launch_options.insert(given.launch_options.end(), {"--rdzv-id", id, "--restart-backoff", "0"});
+    Run run;
+    const auto all = [&] {
+      Pids pids;
+      for (int each = 0; each < job.ranks; ++each) pids[each] = tests::process_of_rank(id, each);
+      return pids;
+    };
+    const auto during = [&] {
+      if (!run.hit) {
+        if (tests::read_record(output).losses.size() < steps) return;
+        run.before = all();
+        run.hit = kill(run.before[rank], signal) == 0;
+      } else if (run.after.empty()) {
+        const int other = tests::process_of_rank(id, rank);
+        if (other != 0 && other != run.before[rank]) run.after = all();
+      }
+    };
+    run.result =
+        tests::run_command(tests::gpt_command(given, text_, output), std::chrono::seconds(60), during);
+    EXPECT_TRUE(tests::processes_with("TORCHELASTIC_RUN_ID=" + id).empty());
+    EXPECT_TRUE(tests::segments_with(id).empty());
+    return run;
+  }
+
+  GptJob job_with_checkpoints(int steps, const std::string& name) const {
+    return {4,
+            steps,
+            {"--max-restarts", "1"},
+            {"--checkpoints", folder_.path(name + "-checkpoints"), "--save-every", "5"}};
+  }
+
+  void expect_others_stayed(const Run& run, int rank) {
+    EXPECT_TRUE(run.hit);
+    EXPECT_EQ(run.result.exit_code, 0) << run.result.output;
+    EXPECT_NE(run.result.output.find(fmt::format("rank {} is started again, the others stay", rank)),
+              std::string::npos)
+        << run.result.output;
+    ASSERT_FALSE(run.after.empty()) << run.result.output;
+    for (const auto& [each, pid] : run.before) {
+      if (each == rank) {
+        EXPECT_NE(run.after.at(each), pid);
+      } else {
+        EXPECT_EQ(run.after.at(each), pid) << "rank " << each << "\n" << run.result.output;
+      }
+    }
+  }
+
+  /// However often a step was taken, it had the loss of a job that nothing happened to.
+  void expect_losses_of(const std::string& expected, const std::string& name) {
+    const auto undisturbed = apps::read_run(std::filesystem::path(folder_.path(expected)) / "run.jsonl");
+    const auto record = apps::read_run(std::filesystem::path(folder_.path(name)) / "run.jsonl");
+    ASSERT_TRUE(undisturbed && record);
+    std::map<std::int64_t, double> losses;
+    for (const auto& step : undisturbed->steps) losses[step.step] = step.loss;
+    for (const auto& step : record->steps) EXPECT_EQ(step.loss, losses.at(step.step)) << step.step;
+    EXPECT_EQ(tests::read_record(folder_.path(name)).state, tests::read_record(folder_.path(expected)).state);
+  }
+
+  tests::ScratchFolder folder_;
+  std::string text_;
+};
+
+TEST_F(InPlace, TheOthersStayWhicheverRankIsKilled) {
+  tests::run_gpt({4, 60, {}, {}}, text_, folder_.path("undisturbed"));
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto name = fmt::format("kill{}", rank);
+    SCOPED_TRACE(name);
+
+    const auto run = lose(job_with_checkpoints(60, name), name, rank, 12);
+
+    expect_others_stayed(run, rank);
+    expect_losses_of("undisturbed", name);
+  }
+}
+
+TEST_F(InPlace, EveryStrategyOverEitherBackEndGoesOnWithTheSameBits) {
+  tests::run_gpt({4, 40, {}, {}}, text_, folder_.path("undisturbed"));
+  int rank = 0;
+  for (const std::string strategy : {"ddp", "zero2", "zero3", "hsdp", "hfsdp"}) {
+    const auto name = "lost-" + strategy;
+    SCOPED_TRACE(name);
+    auto job = job_with_checkpoints(40, name);
+    job.trainer_options.insert(job.trainer_options.end(), {"--strategy", strategy, "--collectives",
+                                                           rank % 2 == 0 ? "shared_memory" : "gloo"});
+    if (strategy.starts_with("h"))
+      job.trainer_options.insert(job.trainer_options.end(), {"--optimizer-instances", "2"});
+
+    const auto run = lose(job, name, rank, 12, rank % 2 == 0 ? SIGKILL : SIGSEGV);
+
+    expect_others_stayed(run, rank);
+    expect_losses_of("undisturbed", name);
+    rank = (rank + 1) % 4;
+  }
+}
+
+TEST_F(InPlace, ARankThatIsStoppedIsKilledAndReplaced) {
+  tests::run_gpt({4, 40, {}, {}}, text_, folder_.path("undisturbed"));
+
+  const auto run = lose(job_with_checkpoints(40, "stopped"), "stopped", 0, 12, SIGSTOP);
+
+  expect_others_stayed(run, 0);
+  EXPECT_NE(run.result.output.find("it was stopped (SIGSTOP, a debugger), or hung"), std::string::npos)
+      << run.result.output;
+  expect_losses_of("undisturbed", "stopped");
+}
+
+TEST_F(InPlace, AllAreStartedAnewWhereThatIsAskedFor) {
+  auto job = job_with_checkpoints(40, "gang");
+  job.launch_options.insert(job.launch_options.end(), {"--recovery", "restart"});
+
+  const auto run = lose(job, "gang", 1, 12);
+
+  EXPECT_EQ(run.result.exit_code, 0) << run.result.output;
+  EXPECT_EQ(run.result.output.find("the others stay"), std::string::npos) << run.result.output;
+  ASSERT_FALSE(run.after.empty());
+  for (const auto& [rank, pid] : run.before) EXPECT_NE(run.after.at(rank), pid) << rank;
+}
+
+}  // namespace
+}  // namespace troupe
