@@ -37,13 +37,16 @@ std::string_view name_of(OperationKind kind) noexcept;
 
 /// All back-ends that Troupe itself implements sum f16 and bf16 in fp32 in rank order, with one rounding at
 /// the end; f8 types can be moved but not reduced. `average` divides the fp32 sum before rounding and is for
-/// floating types. Integer sums wrap around; booleans have min (and) and max (or). A NaN anywhere makes min
-/// and max NaN.
+/// floating types. Integer sums and products wrap around. `bit_and`, `bit_or` and `bit_xor` are for integers
+/// and booleans, which have min and max besides, and nothing else. A NaN anywhere makes min and max NaN.
 ///
 /// With `nccl` the arithmetic is NCCL's: the order of sums depends on sizes and links, f16 and bf16 may be
 /// rounded at every hop, `average` multiplies by 1/n in the element's type before the sum, min and max may
-/// lose a NaN, and 16-bit integers end in Errc::unavailable. Integers and moved bytes are exact.
-enum class ReduceOp : std::uint8_t { sum, average, min, max };
+/// lose a NaN, and 16-bit integers, products and bit operations end in Errc::unavailable. Integers and
+/// moved bytes are exact.
+enum class ReduceOp : std::uint8_t { sum, average, min, max, product, bit_and, bit_or, bit_xor };
+/// bit_and, bit_or or bit_xor.
+bool is_of_bits(ReduceOp reduce) noexcept;
 
 /// Which rows of its buffers an all_to_all moves, in the order in which it would otherwise find them: those
 /// to or from member 0 first. So a back-end that copies anyway gathers and scatters on the way. Without a

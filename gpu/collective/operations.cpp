@@ -115,10 +115,15 @@ class Inspection {
       return refuse(operation_, "dtype: {} can be moved but not reduced; cast it first",
                     core::name_of(dtype));
     }
-    if (dtype == core::DType::boolean &&
-        (operation_.reduce == ReduceOp::sum || operation_.reduce == ReduceOp::average)) {
-      return refuse(operation_, "reduce: expected min or max for boolean, found {}",
+    const bool of_bits = is_of_bits(operation_.reduce);
+    const bool compares = operation_.reduce == ReduceOp::min || operation_.reduce == ReduceOp::max;
+    if (dtype == core::DType::boolean && !compares && !of_bits) {
+      return refuse(operation_, "reduce: expected min, max or a bit operation for boolean, found {}",
                     name_of(operation_.reduce));
+    }
+    if (of_bits && core::is_floating(dtype)) {
+      return refuse(operation_, "reduce: {} is for integers and booleans, found {}",
+                    name_of(operation_.reduce), core::name_of(dtype));
     }
     if (operation_.reduce == ReduceOp::average && !core::is_floating(dtype)) {
       return refuse(operation_, "reduce: average is for floating types, found {}; sum and divide instead",
@@ -343,8 +348,20 @@ std::string_view name_of(ReduceOp reduce) noexcept {
       return "min";
     case ReduceOp::max:
       return "max";
+    case ReduceOp::product:
+      return "product";
+    case ReduceOp::bit_and:
+      return "bit_and";
+    case ReduceOp::bit_or:
+      return "bit_or";
+    case ReduceOp::bit_xor:
+      return "bit_xor";
   }
   return "unknown";
+}
+
+bool is_of_bits(ReduceOp reduce) noexcept {
+  return reduce == ReduceOp::bit_and || reduce == ReduceOp::bit_or || reduce == ReduceOp::bit_xor;
 }
 
 bool reduces(OperationKind kind) noexcept {

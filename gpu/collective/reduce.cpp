@@ -24,11 +24,19 @@ T combine(T a, T b) {
   if constexpr (op == ReduceOp::min || op == ReduceOp::max) {
     const bool better = op == ReduceOp::min ? b < a : a < b;
     return better || b != b ? b : a;
+  } else if constexpr (op == ReduceOp::bit_and) {
+    return static_cast<T>(a & b);
+  } else if constexpr (op == ReduceOp::bit_or) {
+    return static_cast<T>(a | b);
+  } else if constexpr (op == ReduceOp::bit_xor) {
+    return static_cast<T>(a ^ b);
   } else if constexpr (std::is_integral_v<T>) {
-    using Unsigned = std::make_unsigned_t<T>;
-    return static_cast<T>(static_cast<Unsigned>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b)));
+    // Wide enough that no promotion to a signed type overflows.
+    const auto x = static_cast<std::uint64_t>(a);
+    const auto y = static_cast<std::uint64_t>(b);
+    return static_cast<T>(op == ReduceOp::product ? x * y : x + y);
   } else {
-    return a + b;
+    return op == ReduceOp::product ? a * b : a + b;
   }
 }
 
@@ -181,7 +189,11 @@ void reduce_in_order(core::DType dtype, ReduceOp reduce, std::span<const std::by
   CHECK(!inputs.empty(), "a reduction has at least one input");
   const bool floating = core::is_floating(dtype);
   const auto run = [&]<ReduceOp op>(std::integral_constant<ReduceOp, op>) {
-    if (floating) return reduce_floating<op>(dtype, inputs, output, elements);
+    if constexpr (op == ReduceOp::bit_and || op == ReduceOp::bit_or || op == ReduceOp::bit_xor) {
+      CHECK(!floating, "bit operations are for integers");
+    } else {
+      if (floating) return reduce_floating<op>(dtype, inputs, output, elements);
+    }
     if constexpr (op != ReduceOp::average) reduce_integers<op>(dtype, inputs, output, elements);
   };
   switch (reduce) {
@@ -193,6 +205,14 @@ void reduce_in_order(core::DType dtype, ReduceOp reduce, std::span<const std::by
       return run(std::integral_constant<ReduceOp, ReduceOp::min>{});
     case ReduceOp::max:
       return run(std::integral_constant<ReduceOp, ReduceOp::max>{});
+    case ReduceOp::product:
+      return run(std::integral_constant<ReduceOp, ReduceOp::product>{});
+    case ReduceOp::bit_and:
+      return run(std::integral_constant<ReduceOp, ReduceOp::bit_and>{});
+    case ReduceOp::bit_or:
+      return run(std::integral_constant<ReduceOp, ReduceOp::bit_or>{});
+    case ReduceOp::bit_xor:
+      return run(std::integral_constant<ReduceOp, ReduceOp::bit_xor>{});
   }
 }
 

@@ -50,8 +50,9 @@ NcclReduction reduction_of(ReduceOp reduce) {
       return NcclReduction::min;
     case ReduceOp::max:
       return NcclReduction::max;
+    default:  // plan_nccl_calls() refuses the others
+      return NcclReduction::sum;
   }
-  return NcclReduction::sum;
 }
 
 bool are_even(const std::vector<std::size_t>& counts) {
@@ -206,6 +207,12 @@ core::Result<NcclPlan> plan_nccl_calls(const Operation& operation, int index, in
                       "{}: dtype: NCCL does not reduce {} (it has no 16-bit integers); cast to a wider type "
                       "first",
                       name_of(operation.kind), core::name_of(operation.dtype));
+  }
+  if (reduces(operation.kind) && (operation.reduce == ReduceOp::product || is_of_bits(operation.reduce))) {
+    return core::fail(
+        core::Errc::unavailable,
+        "{}: reduce: expected sum, average, min or max with NCCL, found {}; reduce in host memory",
+        name_of(operation.kind), name_of(operation.reduce));
   }
   if (operation.rows.elements > 0) {
     return core::fail(core::Errc::unavailable,

@@ -41,7 +41,8 @@ struct NcclPlan {
 
 /// Maps a prepared operation of member `index` of `size`. `barrier_word` is 4 bytes of device memory
 /// containing zero. Parts of zero elements are skipped, by all members alike. Operations that only move data
-/// move bytes. Errc::unavailable for what NCCL does not support: sums of 16-bit integers, lists of rows.
+/// move bytes. Errc::unavailable for what NCCL does not support: sums of 16-bit integers, products,
+/// bit operations, lists of rows.
 core::Result<NcclPlan> plan_nccl_calls(const Operation& operation, int index, int size,
                                        BufferView barrier_word);
 

@@ -184,6 +184,7 @@ BackendTraits traits_of(BackendKind kind) {
               .finds_disagreement = false,
               .has_reference_arithmetic = false,
               .reduces_16_bit_integers = false,
+              .has_products_and_bits = false,
               .moves_rows = false,
               .needs_one_order_of_groups = true};
   }

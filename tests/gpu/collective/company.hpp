@@ -24,6 +24,7 @@ struct BackendTraits {
   /// Sums in rank order, in fp32 for narrow types; else only up to rounding, in some order.
   bool has_reference_arithmetic = true;
   bool reduces_16_bit_integers = true;
+  bool has_products_and_bits = true;
   bool moves_rows = true;  ///< that an all_to_all names
   bool needs_one_order_of_groups = false;
 };

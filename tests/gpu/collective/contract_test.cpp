@@ -16,9 +16,13 @@ namespace troupe::gpu {
 namespace {
 
 const std::vector<std::pair<DType, std::vector<ReduceOp>>>& reductions() {
-  static const std::vector<ReduceOp> floating{ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max};
-  static const std::vector<ReduceOp> integers{ReduceOp::sum, ReduceOp::min, ReduceOp::max};
-  static const std::vector<ReduceOp> booleans{ReduceOp::min, ReduceOp::max};
+  static const std::vector<ReduceOp> floating{ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max,
+                                              ReduceOp::product};
+  static const std::vector<ReduceOp> booleans{ReduceOp::min, ReduceOp::max, ReduceOp::bit_and,
+                                              ReduceOp::bit_or, ReduceOp::bit_xor};
+  static const std::vector<ReduceOp> integers{ReduceOp::sum,     ReduceOp::min,     ReduceOp::max,
+                                              ReduceOp::product, ReduceOp::bit_and, ReduceOp::bit_or,
+                                              ReduceOp::bit_xor};
   static const std::vector<std::pair<DType, std::vector<ReduceOp>>> all{
       {DType::f64, floating},    {DType::f32, floating}, {DType::f16, floating}, {DType::bf16, floating},
       {DType::i64, integers},    {DType::i32, integers}, {DType::i16, integers}, {DType::i8, integers},
@@ -33,6 +37,8 @@ TEST_P(CollectiveContract, AllReduceOfEveryTypeGivesTheReferencesBits) {
     const bool is_16_bit_integer = dtype == DType::i16 || dtype == DType::u16;
     if (is_16_bit_integer && !stage.traits().reduces_16_bit_integers) continue;
     for (const ReduceOp reduce : reduces_by) {
+      const bool is_common = reduce != ReduceOp::product && !is_of_bits(reduce);
+      if (!is_common && !stage.traits().has_products_and_bits) continue;
       const auto inputs = random_inputs(dtype, 1237);
       auto outputs = blank(inputs.size(), inputs[0].size());
       perform([&, type = dtype](int i) {

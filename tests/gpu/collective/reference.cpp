@@ -25,6 +25,23 @@ void store(std::byte* at, T value) {
   std::memcpy(at, &value, sizeof value);
 }
 
+template <class T>
+T product(T a, T b) {
+  // Two numbers of 16 bits would be multiplied as signed ones.
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+  return static_cast<T>(a * b);
+}
+
+template <class T>
+T bitwise(ReduceOp reduce, T a, T b) {
+  if constexpr (std::is_integral_v<T>) {
+    if (reduce == ReduceOp::bit_and) return static_cast<T>(a & b);
+    return static_cast<T>(reduce == ReduceOp::bit_or ? a | b : a ^ b);
+  }
+  CHECK(false, "bit operations are for integers");
+}
+
 template <class T, class Wide>
 void reduce_element(ReduceOp reduce, const std::vector<Bytes>& inputs, std::size_t i, std::byte* out,
                     const std::function<Wide(T)>& widen, const std::function<T(Wide)>& narrow) {
@@ -35,6 +52,10 @@ void reduce_element(ReduceOp reduce, const std::vector<Bytes>& inputs, std::size
       result = std::min(result, next);
     } else if (reduce == ReduceOp::max) {
       result = std::max(result, next);
+    } else if (reduce == ReduceOp::product) {
+      result = product(result, next);
+    } else if (is_of_bits(reduce)) {
+      result = bitwise(reduce, result, next);
     } else {
       result = static_cast<Wide>(result + next);
     }
@@ -94,6 +115,7 @@ Bytes random_elements(DType dtype, std::size_t count, std::mt19937_64& random) {
 }
 
 Bytes reference_reduce(DType dtype, ReduceOp reduce, const std::vector<Bytes>& inputs) {
+  const bool compares = reduce == ReduceOp::min || reduce == ReduceOp::max;
   switch (dtype) {
     case DType::f64:
       return reduce_same<double>(reduce, inputs);
@@ -103,17 +125,19 @@ Bytes reference_reduce(DType dtype, ReduceOp reduce, const std::vector<Bytes>& i
       return reduce_all<std::uint16_t, float>(reduce, inputs, core::f16_to_float, core::float_to_f16);
     case DType::bf16:
       return reduce_all<std::uint16_t, float>(reduce, inputs, core::bf16_to_float, core::float_to_bf16);
-    case DType::i64: {  // summed as unsigned: wrapping is defined there
-      if (reduce == ReduceOp::sum) return reduce_same<std::uint64_t>(reduce, inputs);
+    case DType::i64: {  // unsigned: wrapping is defined there
+      if (!compares) return reduce_same<std::uint64_t>(reduce, inputs);
       return reduce_same<std::int64_t>(reduce, inputs);
     }
     case DType::i32: {
-      if (reduce == ReduceOp::sum) return reduce_same<std::uint32_t>(reduce, inputs);
+      if (!compares) return reduce_same<std::uint32_t>(reduce, inputs);
       return reduce_same<std::int32_t>(reduce, inputs);
     }
     case DType::i16:
+      if (!compares) return reduce_same<std::uint16_t>(reduce, inputs);
       return reduce_same<std::int16_t>(reduce, inputs);
     case DType::i8:
+      if (!compares) return reduce_same<std::uint8_t>(reduce, inputs);
       return reduce_same<std::int8_t>(reduce, inputs);
     case DType::u64:
       return reduce_same<std::uint64_t>(reduce, inputs);
