@@ -1,9 +1,13 @@
-# libtroupe.so: the functions of troupe.h and nothing else, for programs in C and for languages that load a library while
-# they run. The version script hides all other names, so the same process may hold other builds of what Troupe is made of.
-# A linker takes out of an archive what somebody calls, so each function that the header declares is asked for.
-set(header "${PROJECT_SOURCE_DIR}/actors/session/c/troupe.h")
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${header}")
-file(READ "${header}" functions)
+# libtroupe.so: the functions of troupe.h, those of peers.h for Python, and nothing else, for programs in C and for
+# languages that load a library while they run. The version script hides all other names, so the same process may hold other builds of what Troupe is made of.
+# A linker takes out of an archive what somebody calls, so each function that the headers declare is asked for.
+set(functions "")
+foreach(header IN ITEMS troupe.h peers.h)
+  set(header "${PROJECT_SOURCE_DIR}/actors/session/c/${header}")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${header}")
+  file(READ "${header}" text)
+  string(APPEND functions "${text}")
+endforeach()
 string(REGEX MATCHALL "troupe_[a-z_0-9]+\\(" functions "${functions}")
 list(REMOVE_DUPLICATES functions)
 list(TRANSFORM functions REPLACE "(.+)\\(" "-Wl,-u,\\1")

@@ -21,11 +21,12 @@ def run(*words, **environment):
 
 
 def exports_what_the_header_declares():
-    declared = set(re.findall(r"\b(troupe_\w+)\(", re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.S)))
+    text = "".join(file.read_text() for file in (header, header.with_name("peers.h")))
+    declared = set(re.findall(r"\b(troupe_\w+)\(", re.sub(r"/\*.*?\*/", "", text, flags=re.S)))
     lines = run("nm", "-D", "--defined-only", library).splitlines()
     exported = {line.split()[-1].split("@")[0] for line in lines if " A " not in line}
     if exported != declared:
-        sys.exit(f"expected exactly the functions of {header.name}, differs in {sorted(exported ^ declared)}")
+        sys.exit(f"expected exactly the functions of {header.name} and peers.h, differs in {sorted(exported ^ declared)}")
 
 
 def serves_pkg_config():

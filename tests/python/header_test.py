@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Python package says of troupe.h what the header says:  header_test.py HEADER"""
+"""The Python package says of troupe.h and peers.h what the headers say:  header_test.py HEADER..."""
 
 import ctypes
 import re
@@ -13,13 +13,19 @@ sys.path.insert(0, str(ROOT / "python" / "src"))
 
 from troupe import __version__, _c, errors  # noqa: E402
 
-TEXT = re.sub(r"/\*.*?\*/", "", Path(sys.argv.pop(1)).read_text(encoding="utf-8"), flags=re.S)
+TEXT = "".join(re.sub(r"/\*.*?\*/", "", Path(name).read_text(encoding="utf-8"), flags=re.S) for name in sys.argv[1:])
+del sys.argv[1:]
+# Pointers to functions.
+TEXT = re.sub(r"void \(\*fill\)\([^)]*\)", "FILL fill", TEXT)
+TEXT = re.sub(r"int\d\d_t \(\*([sg]et)\)\([^)]*\)", lambda found: f"STORE_{found[1].upper()} {found[1]}", TEXT)
+POINTERS = {"FILL": _c.Fill, "STORE_SET": _c.StoreSet, "STORE_GET": _c.StoreGet}
 NUMBERS = {"int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "uint32_t": ctypes.c_uint32,
            "uint64_t": ctypes.c_uint64, "size_t": ctypes.c_size_t, "double": ctypes.c_double, "float": ctypes.c_float,
            "int": ctypes.c_int, "void": None}
 STRUCTS = {"troupe_error": _c.CError, "troupe_step_outcome": _c.StepOutcome, "troupe_save_result": _c.SaveResult,
-           "troupe_restored": _c.Restored, "troupe_restore_options": _c.RestoreOptions}
-HANDLES = ("troupe_options", "troupe_session", "troupe_group")
+           "troupe_restored": _c.Restored, "troupe_restore_options": _c.RestoreOptions, "troupe_store": _c.Store,
+           "troupe_peers_options": _c.PeersOptions, "troupe_piece": _c.Piece, "troupe_collective": _c.Collective}
+HANDLES = ("troupe_options", "troupe_session", "troupe_group", "troupe_peers", "troupe_message")
 ENUMS = re.findall(r"typedef enum (\w+)", TEXT)
 
 
@@ -27,6 +33,8 @@ def type_of(words):
     """How ctypes writes a type of C."""
     words = words.replace("const ", "").strip()
     name, stars = words.rstrip("* "), words.count("*")
+    if name in POINTERS:
+        return POINTERS[name]
     if name == "char" and stars == 1:
         return ctypes.c_char_p
     if name in HANDLES + ("void",) and stars:
@@ -38,13 +46,11 @@ def type_of(words):
 def declared():
     """The result and the arguments of each function that the package uses."""
     found = {}
-    text = re.sub(r"void \(\*fill\)\([^)]*\)", "FILL fill", TEXT)
-    for result, name, arguments in re.findall(r"^([\w ]+?[ *]+)troupe_(\w+)\(([^)]*)\);", text, re.M):
+    for result, name, arguments in re.findall(r"^([\w ]+?[ *]+)troupe_(\w+)\(([^)]*)\);", TEXT, re.M):
         if name not in _c.CALLS and name not in _c.OTHERS:
             continue
         types = [] if arguments.strip() == "void" else [
-            _c.Fill if argument.strip().startswith("FILL") else type_of(re.sub(r"\w+$", "", argument.strip()))
-            for argument in arguments.split(",") if "(*" not in argument]
+            type_of(re.sub(r"\w+$", "", argument.strip())) for argument in arguments.split(",")]
         found[name] = (type_of(result), types)
     return found
 
@@ -72,7 +78,9 @@ class Header(unittest.TestCase):
     def test_has_these_numbers(self):
         for status in errors.Status:
             self.assertIn(f"TROUPE_{status.name} = {status.value}", TEXT)
-        for names in (("F32", "F16", "BF16", "F64", "I64", "I32", "U8"),
+        for names in (("F32", "F16", "BF16", "F64", "I64", "I32", "U8", "I16", "I8", "U64", "U32", "U16", "BOOL"),
+                      ("ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "ALL_TO_ALL", "BROADCAST", "BARRIER"),
+                      ("SUM", "AVERAGE", "MIN", "MAX", "PRODUCT", "BIT_AND", "BIT_OR", "BIT_XOR"),
                       ("NO_WEIGHT_DECAY", "SHARED_EMBEDDING", "EXPERT", "COPY", "FROZEN", "ANY_SHAPE")):
             for name in names:
                 self.assertRegex(TEXT, rf"\bTROUPE_{name} = {getattr(_c, name)}\b")

@@ -119,12 +119,24 @@ inline core::Result<core::DType> dtype_of(troupe_dtype dtype) {
       return core::DType::i32;
     case TROUPE_U8:
       return core::DType::u8;
+    case TROUPE_I16:
+      return core::DType::i16;
+    case TROUPE_I8:
+      return core::DType::i8;
+    case TROUPE_U64:
+      return core::DType::u64;
+    case TROUPE_U32:
+      return core::DType::u32;
+    case TROUPE_U16:
+      return core::DType::u16;
+    case TROUPE_BOOL:
+      return core::DType::boolean;
     case TROUPE_DTYPE_LAST:
       break;
   }
   return core::fail(core::Errc::invalid_argument,
-                    "{} is not a dtype; use TROUPE_F32 or another of troupe_dtype, up to TROUPE_U8 ({})",
-                    static_cast<int>(dtype), static_cast<int>(TROUPE_U8));
+                    "{} is not a dtype; use TROUPE_F32 or another of troupe_dtype, up to TROUPE_BOOL ({})",
+                    static_cast<int>(dtype), static_cast<int>(TROUPE_BOOL));
 }
 
 }  // namespace troupe::actors::c

@@ -32,11 +32,15 @@ Result<TrainerGroup::Reduction> reduction_of(troupe_reduction reduction) {
       return TrainerGroup::Reduction::min;
     case TROUPE_MAX:
       return TrainerGroup::Reduction::max;
+    case TROUPE_PRODUCT:
+    case TROUPE_BIT_AND:
+    case TROUPE_BIT_OR:
+    case TROUPE_BIT_XOR:
     case TROUPE_REDUCTION_LAST:
       break;
   }
   return fail(Errc::invalid_argument,
-              "{} is not a reduction; use TROUPE_SUM, TROUPE_AVERAGE, TROUPE_MIN or TROUPE_MAX",
+              "{} is not a reduction of a session; use TROUPE_SUM, TROUPE_AVERAGE, TROUPE_MIN or TROUPE_MAX",
               static_cast<int>(reduction));
 }
 
@@ -52,14 +56,15 @@ Result<DeclaredOperation::Kind> declared_kind_of(troupe_operation_kind kind) {
       return DeclaredOperation::Kind::all_to_all;
     case TROUPE_BROADCAST:
       return DeclaredOperation::Kind::broadcast;
+    case TROUPE_BARRIER:
     case TROUPE_OPERATION_KIND_LAST:
       break;
   }
-  return fail(
-      Errc::invalid_argument,
-      "{} is not a kind of operation; use TROUPE_ALL_REDUCE or another of troupe_operation_kind, up to "
-      "TROUPE_BROADCAST ({})",
-      static_cast<int>(kind), static_cast<int>(TROUPE_BROADCAST));
+  return fail(Errc::invalid_argument,
+              "{} is not a kind of declared operation; use TROUPE_ALL_REDUCE or another of "
+              "troupe_operation_kind, up to "
+              "TROUPE_BROADCAST ({})",
+              static_cast<int>(kind), static_cast<int>(TROUPE_BROADCAST));
 }
 
 Result<DeclaredOperation::Pass> declared_pass_of(troupe_pass pass) {

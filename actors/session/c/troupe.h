@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 /* Grows with every change that a caller could notice, sizes of structs included. */
-#define TROUPE_C_VERSION 6
+#define TROUPE_C_VERSION 7
 /* The version that the library was built with. A program that loads the library while it runs compares it with
    TROUPE_C_VERSION first: with another one nothing below is safe to call. */
 int troupe_c_version(void);
@@ -58,8 +58,8 @@ typedef struct troupe_error {
 /* Parameters use one of the first three; groups accept all. `..._LAST` is not a dtype: it makes the enum wide enough
    that any int a caller passes can be checked and refused. The other enums that callers pass do the same. */
 typedef enum troupe_dtype {
-  TROUPE_F32 = 1, TROUPE_F16 = 2, TROUPE_BF16 = 3, TROUPE_F64 = 4, TROUPE_I64 = 5, TROUPE_I32 = 6, TROUPE_U8 = 7,
-  TROUPE_DTYPE_LAST = 0x7fffffff
+  TROUPE_F32 = 1, TROUPE_F16 = 2, TROUPE_BF16 = 3, TROUPE_F64 = 4, TROUPE_I64 = 5, TROUPE_I32 = 6, TROUPE_U8 = 7, TROUPE_I16 = 8,
+  TROUPE_I8 = 9, TROUPE_U64 = 10, TROUPE_U32 = 11, TROUPE_U16 = 12, TROUPE_BOOL = 13, TROUPE_DTYPE_LAST = 0x7fffffff
 } troupe_dtype;
 
 typedef struct troupe_options troupe_options;
@@ -145,7 +145,7 @@ troupe_status troupe_options_add_group(troupe_options* options, const char* name
 
 typedef enum troupe_operation_kind {
   TROUPE_ALL_REDUCE = 1, TROUPE_REDUCE_SCATTER = 2, TROUPE_ALL_GATHER = 3, TROUPE_ALL_TO_ALL = 4, TROUPE_BROADCAST = 5,
-  TROUPE_OPERATION_KIND_LAST = 0x7fffffff
+  TROUPE_BARRIER = 6 /* not to be declared */, TROUPE_OPERATION_KIND_LAST = 0x7fffffff
 } troupe_operation_kind;
 
 typedef enum troupe_pass {
@@ -365,9 +365,9 @@ int32_t troupe_group_member(const troupe_group* group, int32_t index);
    TROUPE_INVALID_ARGUMENT says what cannot be right, and nothing is posted. An operation that fails later is this
    rank's failure, which ends the session for all ranks and names the operation. */
 
-typedef enum troupe_reduction { /* TROUPE_AVERAGE is of floating-point values only */
-  TROUPE_SUM = 1, TROUPE_AVERAGE = 2, TROUPE_MIN = 3, TROUPE_MAX = 4,
-  TROUPE_REDUCTION_LAST = 0x7fffffff
+typedef enum troupe_reduction { /* TROUPE_AVERAGE is of floating-point values only; a session has the first four */
+  TROUPE_SUM = 1, TROUPE_AVERAGE = 2, TROUPE_MIN = 3, TROUPE_MAX = 4, TROUPE_PRODUCT = 5, TROUPE_BIT_AND = 6,
+  TROUPE_BIT_OR = 7, TROUPE_BIT_XOR = 8, TROUPE_REDUCTION_LAST = 0x7fffffff
 } troupe_reduction;
 
 /* In place: all members get the reduced `count` values. */

@@ -161,6 +161,8 @@ class GlooMesh final : public Mesh {
 
   core::Result<void> exchange(std::span<const Transfer> receives, std::span<const Transfer> sends,
                               const OperationDeadline& deadline) override;
+  core::Result<std::unique_ptr<PostedTransfer>> post_send(const Transfer& transfer) override;
+  core::Result<std::unique_ptr<PostedTransfer>> post_receive(const Transfer& transfer) override;
   Error fail(Error error) override;
 
   std::optional<Error> failure() const override {
@@ -170,6 +172,10 @@ class GlooMesh final : public Mesh {
 
  private:
   class Pending;
+  class Posted;
+  core::Result<std::unique_ptr<PostedTransfer>> post(std::unique_ptr<Pending> pending, std::uint64_t slot);
+  Error break_connections(Error error);
+  std::vector<int> members_there() const;
   void watch();
   UnboundBuffer* next_watched();
   void break_off_transfers_with(int peer);
@@ -184,6 +190,7 @@ class GlooMesh final : public Mesh {
   mutable std::mutex mutex_;                                 // guards everything below except the thread
   std::optional<Error> failure_;
   std::set<Pending*> pending_;
+  std::set<int> lost_;  ///< members whose connection is broken
   bool leaving_ = false;
   std::byte never_written_{};
   std::unique_ptr<UnboundBuffer> watched_;
@@ -213,7 +220,9 @@ class GlooMesh::Pending {
   int peer() const { return peer_; }
 
   void post(std::uint64_t slot) {
-    if (direction_ == Direction::receive) {
+    if (peer_ == kAnyMember) {
+      buffer_->recv(mesh_.members_there(), slot);
+    } else if (direction_ == Direction::receive) {
       buffer_->recv(peer_, slot);
     } else {
       buffer_->send(peer_, slot);
@@ -244,12 +253,16 @@ class GlooMesh::Pending {
 
  private:
   bool wait_for(std::chrono::milliseconds limit) {
-    return direction_ == Direction::receive ? buffer_->waitRecv(limit) : buffer_->waitSend(limit);
+    if (direction_ == Direction::send) return buffer_->waitSend(limit);
+    int from = peer_;
+    const bool came = buffer_->waitRecv(&from, limit);
+    if (came) peer_ = from;
+    return came;
   }
 
   GlooMesh& mesh_;
   const Direction direction_;
-  const int peer_;
+  std::atomic<int> peer_;  ///< until it came, perhaps any
   const std::unique_ptr<UnboundBuffer> buffer_;
 };
 
@@ -278,15 +291,69 @@ core::Result<void> GlooMesh::exchange(std::span<const Transfer> receives, std::s
   } catch (const std::exception& error) {
     reason = error.what();
   }
-  const Error error = fail(lost(deadline, peer, reason));
-  // So that members waiting for this one end as well.
+  return tl::unexpected(break_connections(fail(lost(deadline, peer, reason))));
+}
+
+/// So that members waiting for this one end as well. Returns the error.
+Error GlooMesh::break_connections(Error error) {
   try {
     for (int i = 0; i < context_->size; ++i) {
       if (i != index_) context_->getPair(i)->close();
     }
   } catch (const std::exception&) {  // they are already closed
   }
-  return tl::unexpected(error);
+  return error;
+}
+
+class GlooMesh::Posted final : public PostedTransfer {
+ public:
+  Posted(GlooMesh& mesh, std::unique_ptr<Pending> pending) : mesh_(mesh), pending_(std::move(pending)) {}
+
+  core::Result<int> wait(const OperationDeadline& deadline) override {
+    std::string reason = "it was closed";
+    const int peer = pending_->peer();
+    try {
+      const DeadlineKeeper::Watch limit(mesh_.device_->deadlines, deadline.left(),
+                                        [&] { mesh_.fail(mesh_.late(deadline, peer)); });
+      if (!mesh_.failure() && pending_->wait()) return pending_->peer();
+    } catch (const std::exception& error) {
+      reason = error.what();
+    }
+    return tl::unexpected(mesh_.break_connections(mesh_.fail(mesh_.lost(deadline, peer, reason))));
+  }
+
+ private:
+  GlooMesh& mesh_;
+  const std::unique_ptr<Pending> pending_;
+};
+
+core::Result<std::unique_ptr<PostedTransfer>> GlooMesh::post_send(const Transfer& transfer) {
+  return post(std::make_unique<Pending>(*this, Direction::send, transfer), transfer.slot);
+}
+
+core::Result<std::unique_ptr<PostedTransfer>> GlooMesh::post_receive(const Transfer& transfer) {
+  return post(std::make_unique<Pending>(*this, Direction::receive, transfer), transfer.slot);
+}
+
+core::Result<std::unique_ptr<PostedTransfer>> GlooMesh::post(std::unique_ptr<Pending> pending,
+                                                             std::uint64_t slot) {
+  if (auto error = failure()) return tl::unexpected(*std::move(error));
+  try {
+    pending->post(slot);
+  } catch (const std::exception& error) {
+    const OperationDeadline deadline("a message", std::chrono::seconds(1));
+    return tl::unexpected(break_connections(fail(lost(deadline, pending->peer(), error.what()))));
+  }
+  return std::make_unique<Posted>(*this, std::move(pending));
+}
+
+std::vector<int> GlooMesh::members_there() const {
+  std::lock_guard lock(mutex_);
+  std::vector<int> there;
+  for (int i = 0; i < context_->size; ++i) {
+    if (i != index_ && !lost_.contains(i)) there.push_back(i);
+  }
+  return there;
 }
 
 Error GlooMesh::fail(Error error) {
@@ -341,18 +408,24 @@ UnboundBuffer* GlooMesh::next_watched() {
 
 void GlooMesh::break_off_transfers_with(int peer) {
   std::lock_guard lock(mutex_);
+  lost_.insert(peer);
   for (Pending* pending : pending_) {
     if (pending->peer() == peer) pending->break_off();
   }
 }
 
 Error GlooMesh::late(const OperationDeadline& deadline, int peer) const {
+  if (peer == kAnyMember)
+    return {Errc::timeout, fmt::format("group '{}': {}: nobody sent it", group_.name, deadline.passed())};
   const core::Rank rank = group_.members[static_cast<std::size_t>(peer)];
   return {Errc::timeout,
           fmt::format("group '{}': {}: no sign of rank {}", group_.name, deadline.passed(), rank.value)};
 }
 
 Error GlooMesh::lost(const OperationDeadline& deadline, int peer, const std::string& text) const {
+  if (peer == kAnyMember)
+    return {Errc::peer_lost, fmt::format("group '{}': {}: no other rank is left ({})", group_.name,
+                                         deadline.what, without_places(text))};
   const core::Rank rank = group_.members[static_cast<std::size_t>(peer)];
   return {
       Errc::peer_lost,

@@ -26,6 +26,15 @@ struct Transfer {
   std::size_t bytes = 0;      ///< 0: no transfer at all
 };
 
+/// A transfer that was posted and goes on by itself. One thread at a time uses it.
+class PostedTransfer {
+ public:
+  virtual ~PostedTransfer() = default;
+  /// The member at the other side, when the transfer is complete. An error is the mesh's, as in
+  /// Mesh::exchange().
+  virtual core::Result<int> wait(const OperationDeadline& deadline) = 0;
+};
+
 /// Connections between all members of a group. Thread-safe.
 class Mesh {
  public:
@@ -40,6 +49,13 @@ class Mesh {
   /// usable, here or on other members.
   virtual core::Result<void> exchange(std::span<const Transfer> receives, std::span<const Transfer> sends,
                                       const OperationDeadline& deadline) = 0;
+
+  /// Transfers one by one, for messages with tags: of those with one slot and member, the first sent goes to
+  /// the first posted. A receive from the peer kAnyMember takes the first that comes from anybody. Zero bytes
+  /// are not a message. The memory stays alive until wait() has returned or the mesh is gone.
+  static constexpr int kAnyMember = -1;
+  virtual core::Result<std::unique_ptr<PostedTransfer>> post_send(const Transfer& transfer) = 0;
+  virtual core::Result<std::unique_ptr<PostedTransfer>> post_receive(const Transfer& transfer) = 0;
 
   /// Running and later exchanges end in this error, or in the first one given; returns the one used.
   virtual core::Error fail(core::Error error) = 0;

@@ -1,4 +1,5 @@
-"""troupe.h for ctypes: its structs, its functions and their types. `tests/python` compares them with the header."""
+"""troupe.h and peers.h for ctypes: their structs, functions and types. `tests/python` compares them with the
+headers."""
 
 from __future__ import annotations
 
@@ -10,9 +11,12 @@ from typing import Any
 from troupe import _native_files
 from troupe.errors import Error, Status
 
-C_VERSION = 6
+C_VERSION = 7
 
-F32, F16, BF16, F64, I64, I32, U8 = range(1, 8)
+F32, F16, BF16, F64, I64, I32, U8, I16, I8, U64, U32, U16, BOOL = range(1, 14)
+ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, BROADCAST, BARRIER = range(1, 7)
+SUM, AVERAGE, MIN, MAX, PRODUCT, BIT_AND, BIT_OR, BIT_XOR = range(1, 9)
+ANY_MEMBER = -1
 NO_WEIGHT_DECAY, SHARED_EMBEDDING, EXPERT, COPY, FROZEN, ANY_SHAPE = (1 << bit for bit in range(6))
 
 
@@ -39,6 +43,30 @@ class Restored(ctypes.Structure):
 
 class RestoreOptions(ctypes.Structure):
     _fields_ = [("directory", c_char_p), ("name", c_char_p), ("weights_only", c_int32), ("strictness", c_char_p)]
+
+
+StoreSet = ctypes.CFUNCTYPE(c_int32, c_void_p, c_char_p, c_void_p, c_size_t)
+StoreGet = ctypes.CFUNCTYPE(c_int64, c_void_p, c_char_p, c_int64, c_void_p, c_size_t)
+
+
+class Store(ctypes.Structure):
+    _fields_ = [("context", c_void_p), ("set", StoreSet), ("get", StoreGet)]
+
+
+class PeersOptions(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("ranks", POINTER(c_int32)), ("members", c_size_t), ("index", c_size_t),
+                ("address", c_char_p), ("milliseconds", c_int64), ("store", Store), ("beside", c_void_p)]
+
+
+class Piece(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("count", c_size_t)]
+
+
+class Collective(ctypes.Structure):
+    _fields_ = [("kind", c_int), ("dtype", c_int), ("reduction", c_int), ("root", c_int32),
+                ("inputs", POINTER(Piece)), ("outputs", POINTER(Piece)), ("input_pieces", c_size_t),
+                ("output_pieces", c_size_t), ("input_counts", POINTER(c_size_t)),
+                ("output_counts", POINTER(c_size_t)), ("milliseconds", c_int64)]
 
 
 Fill = ctypes.CFUNCTYPE(None, c_int64, POINTER(ctypes.c_float), c_size_t, c_void_p)
@@ -86,6 +114,12 @@ CALLS = {
     "wait_local_saves": (_handle,),
     "restore_with": (_handle, POINTER(RestoreOptions), POINTER(Restored)),
     "leave": (_handle,),
+    "peers_connect": (POINTER(PeersOptions), POINTER(c_void_p)),
+    "peers_run": (_handle, POINTER(Collective), _posted),
+    "peers_wait": (_handle, c_uint64, c_int64),
+    "peers_send": (_handle, c_void_p, c_size_t, c_int32, c_uint32, POINTER(c_void_p)),
+    "peers_receive": (_handle, c_void_p, c_size_t, c_int32, c_uint32, POINTER(c_void_p)),
+    "message_wait": (_handle, c_int64, POINTER(c_int32)),
 }
 # The others: what they return, and what they take.
 OTHERS = {
@@ -103,6 +137,10 @@ OTHERS = {
     "loss_scale": (c_double, (_handle,)),
     "restored_common": (c_size_t, (_handle, c_char_p, c_size_t)),
     "abandon": (None, (_handle, c_char_p, _error)),
+    "peers_free": (None, (_handle,)),
+    "peers_completed": (c_uint64, (_handle,)),
+    "peers_abort": (None, (_handle, c_char_p)),
+    "message_free": (None, (_handle,)),
 }
 
 

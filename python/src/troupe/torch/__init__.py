@@ -28,3 +28,8 @@ from troupe.session import Outcome, Restored, SaveResult  # noqa: E402
 from troupe.torch.trainer import Step, Trainer  # noqa: E402
 
 __all__ = ["Error", "Outcome", "Restored", "SaveResult", "Status", "Step", "Trainer"]
+
+if hasattr(getattr(_torch.distributed, "Backend", None), "_ensure_backend_registered"):  # PyTorch 2.14
+    from troupe.torch import process_group as _process_group  # noqa: E402
+
+    _process_group.register()

@@ -1,0 +1,214 @@
+#include "gpu/collective/peers.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <string_view>
+#include <utility>
+
+#include "core/errors.hpp"
+#include "gpu/collective/automatic_backend.hpp"
+#include "gpu/collective/operations.hpp"
+#include "gpu/devices.hpp"
+
+namespace troupe::gpu {
+namespace {
+
+using core::Errc;
+using core::Result;
+
+/// Beside the slots of collectives and of the watch. The size is a part of it: Gloo ends the process where a
+/// message is longer than its receive, so that these must not meet. Of large sizes it is a hash.
+std::uint64_t slot_of(std::uint32_t tag, std::size_t bytes) {
+  constexpr std::uint64_t kTaggedSlots = std::uint64_t{0x83} << 56;
+  constexpr int kBits = 24;
+  constexpr std::size_t kExact = std::size_t{1} << (kBits - 1);
+  const std::uint64_t hash = bytes * 0x9e3779b97f4a7c15 >> (65 - kBits);
+  return kTaggedSlots | (bytes < kExact ? bytes : kExact | hash) << 32 | tag;
+}
+
+/// Runs tasks at once, in the thread that enqueues them.
+class CallingThread final : public StreamQueue {
+ public:
+  std::string_view name() const override { return "caller"; }
+  void enqueue(std::string_view, TaskCost, std::function<void()> body) override { body(); }
+  void enqueue_async(std::string_view, std::function<void(Completion)> start) override {
+    start([] {});
+  }
+  void record(EventView) override {}
+  void wait(EventView) override {}
+  void notify(std::function<void()> callback) override { callback(); }
+  Result<void> synchronize(std::chrono::nanoseconds) override { return {}; }
+};
+
+std::size_t bytes_of(const std::vector<BufferView>& pieces) {
+  std::size_t bytes = 0;
+  for (const BufferView piece : pieces) bytes += piece.bytes;
+  return bytes;
+}
+
+/// Pieces as one range: their own memory if there is one piece, otherwise memory into and out of which they
+/// are copied.
+class Joined {
+ public:
+  explicit Joined(std::vector<BufferView> pieces) : pieces_(std::move(pieces)) {
+    std::erase_if(pieces_, [](BufferView piece) { return piece.bytes == 0; });
+    if (pieces_.size() == 1) view_ = pieces_.front();
+    if (pieces_.size() < 2) return;
+    view_.bytes = bytes_of(pieces_);
+    copies_ = std::make_unique_for_overwrite<std::byte[]>(view_.bytes);
+    view_.data = copies_.get();
+  }
+
+  BufferView view() const { return view_; }
+  bool is_copied() const { return copies_ != nullptr; }
+  void fill() const {
+    std::byte* at = view_.data;
+    for (const BufferView piece : pieces_) at = std::copy_n(piece.data, piece.bytes, at);
+  }
+  void spread() const {
+    const std::byte* at = view_.data;
+    for (const BufferView piece : pieces_) {
+      std::memcpy(piece.data, at, piece.bytes);
+      at += piece.bytes;
+    }
+  }
+
+ private:
+  std::vector<BufferView> pieces_;
+  std::unique_ptr<std::byte[]> copies_;
+  BufferView view_;
+};
+
+}  // namespace
+
+/// A collective on its way; its tasks share it.
+struct Peers::Run {
+  Joined inputs;
+  Joined outputs;
+  std::shared_ptr<OperationStatus> status;
+
+  Result<void> result() const { return *status->result(); }
+};
+
+Result<std::unique_ptr<Peers>> Peers::connect(std::unique_ptr<Rendezvous> rendezvous, Options options,
+                                              const Peers* beside) {
+  std::unique_ptr<Peers> peers(new Peers());
+  peers->rendezvous_ = std::move(rendezvous);
+  peers->backend_ = std::make_unique<AutomaticBackend>(
+      *peers->rendezvous_, options.host,
+      [address = options.address]() -> Result<std::string> { return address; });
+  GlooOptions gloo;
+  gloo.host = options.address;
+  peers->connections_ = beside != nullptr ? beside->connections_ : TRY(open_gloo_device(gloo));
+  peers->device_ = TRY(open_device("host"));
+  GroupOptions messages = options.group;
+  messages.name += "-messages";
+  peers->group_ = TRY(peers->backend_->create_group(std::move(options.group)));
+  peers->messages_ = TRY(Mesh::connect(peers->connections_, messages, *peers->rendezvous_));
+  return peers;
+}
+
+Peers::~Peers() {
+  bool is_busy = false;
+  {
+    std::lock_guard lock(posting_);
+    is_busy = stream_ != nullptr && completed() != posted_;
+  }
+  if (is_busy) abort({Errc::aborted, "the group was destroyed before its last operation was over"});
+  stream_.reset();
+}
+
+Result<std::shared_ptr<Peers::Run>> Peers::enqueue(Collective collective, StreamView stream) {
+  const bool in_place = collective.operation.kind == OperationKind::all_reduce;
+  auto run = std::make_shared<Run>(
+      Run{Joined(std::move(collective.inputs)),
+          Joined(in_place ? std::vector<BufferView>{} : std::move(collective.outputs)), nullptr});
+  const Joined& results = in_place ? run->inputs : run->outputs;
+  collective.operation.input = run->inputs.view();
+  collective.operation.output = results.view();
+  if (run->inputs.is_copied()) stream->enqueue("join", {}, [run] { run->inputs.fill(); });
+  run->status = TRY(group_->post(std::move(collective.operation), stream));
+  if (results.is_copied()) {
+    stream->enqueue("spread", {}, [run, &results] {
+      if (run->result()) results.spread();
+    });
+  }
+  return run;
+}
+
+Result<void> Peers::run(Collective collective) {
+  CallingThread stream;
+  return TRY(enqueue(std::move(collective), &stream))->result();
+}
+
+Result<std::uint64_t> Peers::post(Collective collective) {
+  std::lock_guard lock(posting_);
+  if (stream_ == nullptr) stream_ = TRY(device_->create_stream({.name = "peers"}));
+  auto run = TRY(enqueue(std::move(collective), stream_.get()));
+  const std::uint64_t number = ++posted_;
+  stream_->notify([this, run, number] { finish(number, run->result()); });
+  return number;
+}
+
+void Peers::finish(std::uint64_t number, const Result<void>& result) {
+  {
+    std::lock_guard lock(mutex_);
+    completed_ = number;
+    if (!result && !failure_) {
+      first_failed_ = number;
+      failure_ = result.error();
+    }
+  }
+  changed_.notify_all();
+}
+
+Result<void> Peers::wait(std::uint64_t posted, std::chrono::nanoseconds limit) {
+  const auto is_over = [&] { return completed_ >= posted; };
+  std::unique_lock lock(mutex_);
+  // Waits in parts: a limit may be too long for the clock to be added to.
+  constexpr std::chrono::nanoseconds kPart = std::chrono::hours(1);
+  while (!is_over()) {
+    const auto part = std::min(limit, kPart);
+    if (changed_.wait_for(lock, part, is_over)) break;
+    limit -= part;
+    if (limit <= std::chrono::nanoseconds::zero())
+      return core::fail(Errc::timeout, "group '{}': operation {} did not end within the time of this wait",
+                        group_->name(), posted);
+  }
+  if (failure_ && posted >= first_failed_) return tl::unexpected(*failure_);
+  return {};
+}
+
+std::uint64_t Peers::completed() const {
+  std::lock_guard lock(mutex_);
+  return completed_;
+}
+
+Result<void> Peers::check_member(int member) const {
+  if (member >= 0 && member < size() && member != group_->index()) return {};
+  return core::fail(
+      Errc::invalid_argument,
+      "group '{}': expected a message with another of its {} members, found member {}, and this "
+      "is member {}",
+      group_->name(), size(), member, group_->index());
+}
+
+Result<std::unique_ptr<PostedTransfer>> Peers::send(int to, std::uint32_t tag, ConstBufferView memory) {
+  TRY(check_member(to));
+  // Sending only reads.
+  return messages_->post_send(
+      {to, slot_of(tag, memory.bytes), const_cast<std::byte*>(memory.data), memory.bytes});
+}
+
+Result<std::unique_ptr<PostedTransfer>> Peers::receive(int from, std::uint32_t tag, BufferView memory) {
+  if (from != Mesh::kAnyMember) TRY(check_member(from));
+  return messages_->post_receive({from, slot_of(tag, memory.bytes), memory.data, memory.bytes});
+}
+
+void Peers::abort(const core::Error& reason) {
+  group_->abort(reason);
+  (void)messages_->fail(reason);
+}
+
+}  // namespace troupe::gpu

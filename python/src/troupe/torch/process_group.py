@@ -1,0 +1,638 @@
+"""`torch.distributed.init_process_group("troupe")`: collectives and messages of torch.distributed on the CPU, over
+shared memory within a host and TCP between hosts. It needs PyTorch 2.14, the first where a back-end may be written in
+Python; the entry point of the package, or importing `troupe.torch`, makes the name known."""
+
+from __future__ import annotations
+
+import queue
+import re
+import threading
+from datetime import timedelta
+from typing import Any, Callable, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from troupe import _c
+from troupe._peers import Message, Peers, Piece, own_address
+from troupe.errors import Error, Status, invalid
+
+NAME = "troupe"
+FOR_EVER_MS = 100 * 365 * 24 * 3600 * 1000
+DRAIN_MS = 10_000
+
+DTYPES = {
+    torch.float32: _c.F32, torch.float16: _c.F16, torch.bfloat16: _c.BF16, torch.float64: _c.F64,
+    torch.int64: _c.I64, torch.int32: _c.I32, torch.int16: _c.I16, torch.int8: _c.I8, torch.uint8: _c.U8,
+    torch.uint16: _c.U16, torch.uint32: _c.U32, torch.uint64: _c.U64, torch.bool: _c.BOOL,
+}
+_OPS = dist.ReduceOp.RedOpType
+REDUCTIONS = {
+    _OPS.SUM: _c.SUM, _OPS.AVG: _c.AVERAGE, _OPS.MIN: _c.MIN, _OPS.MAX: _c.MAX, _OPS.PRODUCT: _c.PRODUCT,
+    _OPS.BAND: _c.BIT_AND, _OPS.BOR: _c.BIT_OR, _OPS.BXOR: _c.BIT_XOR,
+}
+# Of booleans, which stay 0 or 1: a sum is true if one of them is, a product if all are.
+OF_BOOLEANS = {_c.SUM: _c.MAX, _c.PRODUCT: _c.MIN}
+
+
+class BackendError(Error, dist.DistBackendError):
+    """An operation failed; `status` says in which way, and the message names the rank where one is to blame."""
+
+
+def _translated(error: Error) -> Error:
+    return error if error.status == Status.INVALID_ARGUMENT else BackendError(error.status, str(error))
+
+
+def _milliseconds(timeout: Any, otherwise: int) -> int:
+    """Of a timedelta or milliseconds; those that are unset or not positive mean something else."""
+    if isinstance(timeout, timedelta):
+        timeout = int(timeout.total_seconds() * 1000)
+    return timeout if timeout and timeout > 0 else otherwise
+
+
+class Memory:
+    """Tensors as pieces of memory. What is not contiguous is copied, and `spread` copies results back."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], *, dtype: Optional[torch.dtype] = None,
+                 moved: bool = True) -> None:
+        self.tensors = list(tensors)
+        self.dtype = dtype if dtype is not None else self.tensors[0].dtype if self.tensors else torch.uint8
+        for tensor in self.tensors:
+            if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+                raise invalid(f"expected dense tensors on the CPU, found one of layout {tensor.layout} on "
+                              f"{tensor.device}; use another back-end for them, as with init_process_group("
+                              f'"cpu:troupe,cuda:nccl")')
+            if tensor.dtype != self.dtype:
+                raise invalid(f"expected tensors of one dtype, found {self.dtype} and {tensor.dtype}")
+        self.there = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in self.tensors]
+        code = DTYPES.get(self.dtype)
+        if code is None and not moved:
+            raise invalid(f"{self.dtype} can be moved but not reduced; convert it first")
+        # A dtype that is only moved is so many bytes.
+        width = 1 if code is not None else self.dtype.itemsize
+        self.code = code if code is not None else _c.U8
+        self.counts = [tensor.numel() * width for tensor in self.there]
+
+    @property
+    def pieces(self) -> list[Piece]:
+        return [(tensor.data_ptr(), count) for tensor, count in zip(self.there, self.counts)]
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+    def spread(self) -> None:
+        for tensor, there in zip(self.tensors, self.there):
+            if tensor is not there:
+                tensor.copy_(there)
+
+
+def _result_of(future: Any) -> Any:
+    """Of what a future was given: its value, or its error raised. An error that is raised here arrives in C++, where
+    Reducer and others look for it; `Future.set_exception()` does not tell them."""
+    value = future.value()
+    if isinstance(value, Error):
+        raise value
+    return value
+
+
+class Completed(c10d.Work):
+    """An operation that was over when its call returned. What torch hands out for a Work in Python is another object,
+    which forwards wait() and get_future() and nothing else; _complete_torchs_work() has the rest."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.tensors = tensors
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        return True
+
+    def get_future(self) -> Any:
+        future: Any = torch.futures.Future()
+        future.set_result(self.tensors)
+        return future
+
+
+class Pending(Completed):
+    """An operation that goes on by itself. What is to be done with its results is done once, by the first thread that
+    finds it over."""
+
+    def __init__(self, backend: "Backend", tensors: list[torch.Tensor], spread: Callable[[], None]) -> None:
+        super().__init__(tensors)
+        self.backend, self.spread = backend, spread
+        self.lock = threading.Lock()
+        self.is_over = False
+        self._error: Optional[Error] = None
+        self._promise: Any = None
+        self._future: Any = None
+        backend.begin(self)
+
+    def wait_for(self, milliseconds: int) -> None:
+        """Until it is over."""
+        raise NotImplementedError
+
+    def outlives(self, error: Error) -> bool:
+        """Whether it goes on although a wait ended in that error."""
+        return False
+
+    def follow(self) -> None:
+        """Has another thread finish it."""
+        raise NotImplementedError
+
+    def finish(self, milliseconds: int) -> None:
+        """Until it is over; raises its error."""
+        if not self.is_over:
+            error: Optional[Error] = None
+            try:
+                self.wait_for(milliseconds)
+            except Error as failed:
+                error = _translated(failed)
+                if self.outlives(error):
+                    raise error from None
+            self.end(error)
+        if self._error is not None:
+            raise self._error
+
+    def end(self, error: Optional[Error]) -> None:
+        with self.lock:
+            if self.is_over:
+                return
+            if error is None:
+                self.spread()
+            self._error, self.is_over = error, True
+        self.backend.forget(self, error)
+        if self._promise is not None:
+            self._promise.set_result(error or self.tensors)
+
+    def finish_quietly(self) -> None:
+        """For its future, which has its error."""
+        try:
+            self.finish(FOR_EVER_MS)
+        except Error:
+            pass
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        self.finish(_milliseconds(timeout, FOR_EVER_MS))
+        return True
+
+    def get_future(self) -> Any:
+        with self.lock:
+            if self._future is not None:
+                return self._future
+            promise: Any = torch.futures.Future()
+            self._future = promise.then(_result_of)
+            if not self.is_over:
+                self._promise = promise
+        if self._promise is None:
+            promise.set_result(self._error or self.tensors)
+        else:
+            self.follow()
+        return self._future
+
+
+class Posted(Pending):
+    """A collective in the group's own thread."""
+
+    number = 0
+    memory: Any = None
+
+    def wait_for(self, milliseconds: int) -> None:
+        self.backend.peers.wait(self.number, milliseconds)
+
+    def outlives(self, error: Error) -> bool:
+        return error.status == Status.TIMEOUT and self.backend.peers.completed() < self.number
+
+    def follow(self) -> None:
+        self.backend.follower.put(self.finish_quietly)
+
+
+class OnItsWay(Pending):
+    """A message."""
+
+    message: Message
+    _watcher: Optional[threading.Thread] = None
+
+    def __init__(self, backend: "Backend", tensors: list[torch.Tensor], spread: Callable[[], None]) -> None:
+        super().__init__(backend, tensors, spread)
+        self._waiting = threading.Lock()
+
+    def wait_for(self, milliseconds: int) -> None:
+        with self._waiting:
+            if self.is_over:
+                return  # another thread has waited
+            error: Optional[Error] = None
+            try:
+                source = self.message.wait(min(milliseconds, self.backend.timeout_ms))
+                self.tensors[0]._troupe_source_rank = source  # type: ignore[attr-defined]
+            except Error as failed:
+                error = _translated(failed)
+            self.message.free()
+            self.end(error)
+
+    def follow(self) -> None:
+        with self.lock:
+            if self._watcher is None and not self.is_over:
+                self._watcher = threading.Thread(target=self.finish_quietly, daemon=True, name="troupe message")
+                self._watcher.start()
+
+    def join(self) -> None:
+        if self._watcher is not None:
+            self._watcher.join()
+
+
+def _complete_torchs_work() -> None:
+    """Gives the objects that torch hands out for a Work in Python what they lack: they never say that they are
+    completed, and do not know whom a message came from. Those of other back-ends answer as before."""
+    is_completed, source_rank = c10d.Work.is_completed, c10d.Work._source_rank
+
+    def is_completed_or_has_result(work: Any) -> bool:
+        if is_completed(work):
+            return True
+        try:
+            return bool(work.get_future().done())
+        except RuntimeError:
+            return False
+
+    def known_source_rank(work: Any) -> int:
+        try:
+            return int(source_rank(work))
+        except RuntimeError:
+            future = work.get_future() if is_completed_or_has_result(work) else None
+            found = getattr(future.value()[0], "_troupe_source_rank", None) if future is not None else None
+            if found is None:
+                raise
+            return int(found)
+
+    c10d.Work.is_completed, c10d.Work._source_rank = is_completed_or_has_result, known_source_rank
+
+
+class Follower:
+    """A thread that completes futures, made when the first one is asked for."""
+
+    def __init__(self) -> None:
+        self._queue: "queue.SimpleQueue[Optional[Callable[[], None]]]" = queue.SimpleQueue()
+        self._thread: Optional[threading.Thread] = None
+
+    def put(self, body: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, daemon=True, name="troupe futures")
+            self._thread.start()
+        self._queue.put(body)
+
+    def _run(self) -> None:
+        while (body := self._queue.get()) is not None:
+            body()
+            del body
+
+    def stop(self) -> None:
+        self._queue.put(None)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+class Backend(c10d.Backend):  # type: ignore[misc]
+    """One group of ranks."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, group: str = "",
+                 ranks: Sequence[int] = ()) -> None:
+        super().__init__(rank, size)
+        self._options = c10d.Backend.Options(NAME, timeout)
+        self._options.group_name = group
+        self._options.global_ranks_in_group = list(ranks)
+        self.timeout_ms = _milliseconds(timeout, FOR_EVER_MS)
+        self._rank, self._size, self._sequence = rank, size, 0
+        self._failed: Optional[Error] = None
+        self._under_way: set[Pending] = set()
+        self._lock = threading.Lock()
+        self.follower = Follower()
+        name = re.sub(r"[^A-Za-z0-9_-]", "-", group)[-60:] or "group"
+        at = store
+        while isinstance(at, dist.PrefixStore):
+            at = at.underlying_store
+        host, port = (at.host, at.port) if isinstance(at, dist.TCPStore) else (None, 0)
+        self.peers = Peers(store, name, list(ranks) or list(range(size)), rank, own_address(host, port),
+                           self.timeout_ms)
+
+    def getBackendName(self) -> str:  # pylint: disable=invalid-name
+        return NAME
+
+    def name(self) -> str:
+        return NAME
+
+    @property
+    def options(self) -> Any:
+        return self._options
+
+    getBackendOptions = get_backend_options = lambda self: self._options  # noqa: E731
+
+    supports_splitting = property(lambda self: True)
+    # The library's own would ask these for theirs.
+    supports_coalescing = supports_shrinking = supports_reconfigure = supports_window = property(lambda self: False)
+    supports_abort_hooks = supports_completion_hooks = _supports_time_estimate = property(lambda self: False)
+
+    def split(self, store: Any, ranks: list[int], opts: Any) -> Optional["Backend"]:
+        if self._rank not in ranks:
+            return None
+        known = list(self._options.global_ranks_in_group) or list(range(self._size))
+        return Backend(store, ranks.index(self._rank), len(ranks), opts._timeout, opts.group_name,
+                       [known[rank] for rank in ranks])
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._options._timeout = timeout
+        self.timeout_ms = _milliseconds(timeout, FOR_EVER_MS)
+
+    setTimeout = _set_default_timeout = set_timeout
+
+    def getSequenceNumberForGroup(self) -> int:  # pylint: disable=invalid-name
+        return self._sequence
+
+    _get_sequence_number_for_group = getSequenceNumberForGroup
+
+    def setSequenceNumberForGroup(self) -> None:  # pylint: disable=invalid-name
+        """They begin with 0 on all ranks."""
+
+    _set_sequence_number_for_group = setSequenceNumberForGroup
+
+    # ---- What all operations have in common. ----
+
+    def _run(self, kind: int, given: Memory, taken: Memory, opts: Any, **more: Any) -> c10d.Work:
+        """Runs it now if the caller waits for it anyway; otherwise in the group's own thread."""
+        self._sequence += 1
+        milliseconds = _milliseconds(getattr(opts, "timeout", None), self.timeout_ms)
+        code = given.code if given.tensors else taken.code
+        if getattr(opts, "asyncOp", True):
+            work = Posted(self, taken.tensors or given.tensors, taken.spread)
+            work.memory = (given, taken)
+            try:
+                work.number = self.peers.run(kind, code, given.pieces, taken.pieces, milliseconds, post=True, **more)
+            except Error as error:
+                self.forget(work, error)
+                raise _translated(error) from None
+            return work
+        try:
+            self.peers.run(kind, code, given.pieces, taken.pieces, milliseconds, **more)
+        except Error as error:
+            self._note(error)
+            raise _translated(error) from None
+        taken.spread()
+        return Completed(taken.tensors or given.tensors)
+
+    def begin(self, work: Pending) -> None:
+        with self._lock:
+            self._under_way.add(work)
+
+    def forget(self, work: Pending, error: Optional[Error]) -> None:
+        with self._lock:
+            self._under_way.discard(work)
+        self._note(error)
+
+    def _note(self, error: Optional[Error]) -> None:
+        if error is not None and error.status != Status.INVALID_ARGUMENT and self._failed is None:
+            self._failed = error
+
+    @staticmethod
+    def _reduction(opts: Any, memory: Memory) -> int:
+        op = opts.reduceOp
+        op = getattr(op, "op", op)
+        found = REDUCTIONS.get(op)
+        if found is None:
+            raise invalid(f"expected one of SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR and BXOR, found {op}")
+        return OF_BOOLEANS.get(found, found) if memory.code == _c.BOOL else found
+
+    def _one(self, tensors: Sequence[Any], name: str) -> Any:
+        if len(tensors) != 1:
+            raise invalid(f"{name}: expected one tensor, or one list of tensors, per process, found {len(tensors)}")
+        return tensors[0]
+
+    def _only_at(self, root: int, value: int) -> list[int]:
+        return [value if member == root else 0 for member in range(self._size)]
+
+    def _lists(self, tensors: Sequence[torch.Tensor], name: str) -> Sequence[torch.Tensor]:
+        if len(tensors) != self._size:
+            raise invalid(f"{name}: expected a tensor for each of the group's {self._size} ranks, found {len(tensors)}")
+        return tensors
+
+    # ---- Collectives. ----
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> c10d.Work:
+        memory = Memory(tensors, moved=False)
+        return self._run(_c.ALL_REDUCE, memory, memory, opts, reduction=self._reduction(opts, memory))
+
+    allreduce_coalesced = allreduce
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> c10d.Work:
+        memory = Memory(tensors)
+        root = opts.rootRank
+        if self._rank == root:
+            return self._run(_c.BROADCAST, memory, Memory([]), opts, root=root)
+        return self._run(_c.BROADCAST, Memory([]), memory, opts, root=root)
+
+    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> c10d.Work:
+        memory = Memory([self._one(tensors, "reduce")], moved=False)
+        root = opts.rootRank
+        taken = memory if self._rank == root else Memory([])
+        return self._run(_c.REDUCE_SCATTER, memory, taken, opts, reduction=self._reduction(opts, memory),
+                         output_counts=self._only_at(root, memory.total))
+
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> c10d.Work:
+        given = Memory([self._one(inputs, "all_gather")])
+        taken = Memory(self._lists(self._one(outputs, "all_gather"), "all_gather"), dtype=given.dtype)
+        return self._run(_c.ALL_GATHER, given, taken, opts, input_counts=taken.counts)
+
+    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> c10d.Work:
+        source = Memory([given])
+        return self._run(_c.ALL_GATHER, source, Memory([output], dtype=source.dtype), opts)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor],
+                                    opts: Any) -> c10d.Work:
+        return self._all([self.all_gather_single(output, given, opts) for output, given in zip(outputs, inputs)],
+                         outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather_coalesced(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor],
+                            opts: Any) -> c10d.Work:
+        """`outputs` has a list for each rank, with a tensor for each input."""
+        works = [self.allgather([[of_rank[index] for of_rank in outputs]], [given], opts)
+                 for index, given in enumerate(inputs)]
+        return self._all(works, [tensor for of_rank in outputs for tensor in of_rank])
+
+    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> c10d.Work:
+        given = Memory([self._one(inputs, "gather")])
+        root = opts.rootRank
+        sent = self._only_at(root, given.total)
+        if self._rank != root:
+            return self._run(_c.ALL_TO_ALL, given, Memory([]), opts, input_counts=sent,
+                             output_counts=[0] * self._size)
+        taken = Memory(self._lists(self._one(outputs, "gather"), "gather"), dtype=given.dtype)
+        return self._run(_c.ALL_TO_ALL, given, taken, opts, input_counts=sent, output_counts=taken.counts)
+
+    def gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> c10d.Work:
+        parts = list(output.chunk(self._size)) if self._rank == opts.rootRank else []
+        return self.gather([parts] if parts else [], [given], opts)
+
+    gather_into_tensor = gather_single
+
+    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> c10d.Work:
+        taken = Memory([self._one(outputs, "scatter")])
+        root = opts.rootRank
+        came = self._only_at(root, taken.total)
+        if self._rank != root:
+            return self._run(_c.ALL_TO_ALL, Memory([], dtype=taken.dtype), taken, opts,
+                             input_counts=[0] * self._size, output_counts=came)
+        given = Memory(self._lists(self._one(inputs, "scatter"), "scatter"), dtype=taken.dtype)
+        return self._run(_c.ALL_TO_ALL, given, taken, opts, input_counts=given.counts, output_counts=came)
+
+    def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> c10d.Work:
+        taken = Memory([self._one(outputs, "reduce_scatter")], moved=False)
+        given = Memory(self._lists(self._one(inputs, "reduce_scatter"), "reduce_scatter"), dtype=taken.dtype)
+        return self._run(_c.REDUCE_SCATTER, given, taken, opts, reduction=self._reduction(opts, given),
+                         output_counts=given.counts)
+
+    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> c10d.Work:
+        source = Memory([given], moved=False)
+        return self._run(_c.REDUCE_SCATTER, source, Memory([output], dtype=source.dtype), opts,
+                         reduction=self._reduction(opts, source))
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor],
+                                        opts: Any) -> c10d.Work:
+        return self._all([self.reduce_scatter_single(output, given, opts) for output, given in zip(outputs, inputs)],
+                         outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def all_to_all_single(self, output: torch.Tensor, given: torch.Tensor, taken_rows: list[int],
+                          given_rows: list[int], opts: Any) -> c10d.Work:
+        source = Memory([given])
+        target = Memory([output], dtype=source.dtype)
+        return self._run(_c.ALL_TO_ALL, source, target, opts,
+                         input_counts=self._split(source, given_rows, "input"),
+                         output_counts=self._split(target, taken_rows, "output"))
+
+    alltoall_base = all_to_all_single
+
+    def _split(self, memory: Memory, rows: list[int], name: str) -> list[int]:
+        """Elements of each part, in rows of the first axis or evenly."""
+        tensor, total = memory.tensors[0], memory.total
+        length = tensor.shape[0] if tensor.dim() else 1
+        if not rows:
+            if length % self._size:
+                raise invalid(f"all_to_all: expected a first axis of the {name} that {self._size} ranks divide, found "
+                              f"{length}; give split sizes")
+            return [total // self._size] * self._size
+        if len(rows) != self._size or sum(rows) != length:
+            raise invalid(f"all_to_all: expected {self._size} split sizes of the {name} with the sum {length}, found "
+                          f"{rows}")
+        return [total // length * count if length else 0 for count in rows]
+
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any) -> c10d.Work:
+        given = Memory(self._lists(inputs, "all_to_all"))
+        taken = Memory(self._lists(outputs, "all_to_all"), dtype=given.dtype)
+        return self._run(_c.ALL_TO_ALL, given, taken, opts, input_counts=given.counts, output_counts=taken.counts)
+
+    def barrier(self, opts: Any) -> c10d.Work:
+        return self._run(_c.BARRIER, Memory([]), Memory([]), opts)
+
+    def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
+        """A barrier whose error names the ranks that did not come in time."""
+        try:
+            self.peers.run(_c.BARRIER, _c.U8, (), (), _milliseconds(opts.timeout, self.timeout_ms))
+        except Error as error:
+            raise _translated(error) from None
+
+    monitoredBarrier = monitored_barrier
+
+    def _all(self, works: list[Any], tensors: list[torch.Tensor]) -> c10d.Work:
+        """Those of one coalesced call; they run in order, so the last one is over last."""
+        if not works:
+            return Completed(tensors)
+        last, before = works[-1], works[:-1]
+        last.tensors = tensors
+        if isinstance(last, Pending):
+            spread = last.spread
+
+            def spread_all() -> None:
+                for work in before:
+                    work.wait()
+                spread()
+
+            last.spread = spread_all
+        return last
+
+    # ---- Messages. ----
+
+    def _message(self, tensors: list[torch.Tensor], post: Callable[[Memory, int, int], Message]) -> c10d.Work:
+        memory = Memory([self._one(tensors, "a message")])
+        work = OnItsWay(self, memory.tensors, memory.spread)
+        try:
+            work.message = post(memory, memory.there[0].data_ptr(), memory.there[0].nbytes)
+        except Error as error:
+            self.forget(work, error)
+            raise _translated(error) from None
+        return work
+
+    def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> c10d.Work:
+        work = self._message(tensors, lambda memory, address, size: self.peers.send(address, size, dst, tag, memory))
+        work.spread = lambda: None
+        return work
+
+    def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> c10d.Work:
+        return self._message(tensors,
+                             lambda memory, address, size: self.peers.receive(address, size, src, tag, memory))
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> c10d.Work:
+        return self.recv(tensors, _c.ANY_MEMBER, tag)
+
+    recvAnysource = recv_anysource
+
+    # ---- The end. ----
+
+    def get_error(self) -> Any:
+        if self._failed is None:
+            return c10d.ErrorType.SUCCESS
+        if self._failed.status == Status.TIMEOUT:
+            return c10d.ErrorType.TIMEOUT
+        return c10d.ErrorType.COMM_ERROR
+
+    def abort(self) -> None:
+        self.peers.abort(f"rank {self._rank} of the group aborted it")
+
+    def shutdown(self) -> None:
+        """After what was sent and posted is over."""
+        with self._lock:
+            left = list(self._under_way)
+        for work in left:
+            try:
+                work.finish(DRAIN_MS)
+            except Error:
+                pass
+        with self._lock:
+            left = list(self._under_way)
+        if left:
+            self.abort()
+        for work in left:
+            if isinstance(work, OnItsWay):
+                work.join()
+        self.follower.stop()
+        self.peers.free()
+
+
+def create(options: Any, unused: Any = None) -> Backend:
+    """What torch.distributed calls."""
+    return Backend(options.store, options.group_rank, options.group_size, options.timeout, options.group_id,
+                   options.global_ranks_in_group)
+
+
+def register() -> None:
+    """Makes the name known to torch.distributed; a second call has no effect."""
+    if not hasattr(dist.Backend, "_ensure_backend_registered"):
+        raise Error(Status.UNAVAILABLE, f"the back-end {NAME} of torch.distributed needs PyTorch 2.14, found "
+                    f"{torch.__version__}; install a newer one, or use troupe.torch.Trainer")
+    if NAME.upper() not in dist.Backend._plugins:
+        _complete_torchs_work()
+        dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
