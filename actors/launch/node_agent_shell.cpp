@@ -75,7 +75,10 @@ void NodeAgentShell::on(const ReplaceRank& effect) {
     TRY(gang_.replacing(effect));
     return start_rank(rank);
   };
-  if (const auto replaced = replace(); !replaced) start_failed(rank, 1, replaced.error());
+  const auto replaced = replace();
+  if (replaced) return;
+  gang_.failed(rank, effect.ending.status);
+  start_failed(rank, 1, replaced.error());
 }
 
 Result<void> NodeAgentShell::start_rank(int rank) {

@@ -19,6 +19,7 @@
 #include <optional>
 #include <set>
 #include <shared_mutex>
+#include <utility>
 
 #include "actors/world/signal_watcher.hpp"
 #include "actors/world/thread_limit.hpp"
@@ -36,7 +37,9 @@ using messages::Role;
 struct ProcessRank::State {
   ProcessWorldOptions options;
   JobEnvironment environment;
+  LogOptions log_options;
   std::unique_ptr<Log> log;
+  std::unique_ptr<Log> log_before;  ///< of the epoch before, for those that still have a way to it
   EngineFacts facts;
   bool has_own_environment = false;  ///< the caller's, instead of the process's
   JobToken token{};
@@ -122,6 +125,7 @@ core::Result<std::unique_ptr<ProcessRank>> ProcessRank::create(ProcessWorldOptio
   const auto& place = state->environment;
   auto log = TRY(log_options(process_variables(), place.rank, place.epoch));
   log.sentences = state->options.log;
+  state->log_options = log;
   state->log = TRY(Log::open(std::move(log)));
   state->token = TRY(token_of(state->environment, state->facts));
   TRY(check_threads(kThreads));
@@ -379,6 +383,12 @@ core::Result<void> ProcessRank::form_anew(const core::Error& why) {
     next.control_port = told->control_port;
   }
   log(Subsystem::session).info("this process goes on in epoch {}: {}", next.epoch.value, why.message);
+  state_->log_options.epoch = next.epoch;
+  auto log = TRY(Log::open(state_->log_options));
+  {
+    std::lock_guard lock(state_->stage_mutex);
+    state_->log_before = std::exchange(state_->log, std::move(log));
+  }
   state_->environment = std::move(next);
   state_->is_member = false;
   state_->is_used = false;
@@ -452,6 +462,7 @@ std::vector<WaitReport> ProcessRank::wait_reports() {
 
 void ProcessRank::dump_waits() {
   const auto reports = wait_reports();
+  std::shared_lock lock(state_->stage_mutex);
   // Without reports there may be no device yet.
   state_->log->answer(Subsystem::actors,
                       "who waits for whom, rank " + std::to_string(rank().value) + ":\n" +

@@ -85,7 +85,11 @@ int main(void) {
                troupe_options_set(options, "weight-decay", "0", &error) != TROUPE_OK ||
                troupe_options_add_parameter(options, "weight", &two, 1, TROUPE_F32, 0, &error) != TROUPE_OK ||
                troupe_options_add_parameter(options, "bias", &one, 1, TROUPE_F32, 0, &error) != TROUPE_OK ||
-               troupe_session_join(options, &session, &error) != TROUPE_OK || train(session, &error) != 0;
+               troupe_options_set(options, "stays", "true", &error) != TROUPE_OK ||
+               troupe_session_join(options, &session, &error) != TROUPE_OK;
+  // Another rank may be lost while this process stays (troupe launch --max-restarts).
+  while (!failed && train(session, &error) != 0)
+    failed = troupe_session_join_again(options, &session, &error) != TROUPE_OK;
   if (failed) fprintf(stderr, "linear: %s\n", error.message);
   troupe_session_free(session);
   troupe_options_free(options);

@@ -1,9 +1,14 @@
-"""Trains every example alone and on several ranks, which must print the same numbers.
+"""Trains every example alone and on several ranks, which must print the same numbers; some also when a rank is lost
+and the others stay.
 
 Usage: examples_test.py BIN_DIRECTORY
 """
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 EXAMPLES = {"mlp": "step 300 loss ", "units": "step 100 loss ", "linear": "y = ", "layers": "step 100 loss ",
             "tensor": "step 200 loss ", "experts": "step 100 loss ", "mixture": "step 100 loss "}
@@ -22,6 +27,46 @@ def numbers_of(example, command):
     return sorted(set(lines))
 
 
+def variables_of(process):
+    """Those of a process that has ended, or is no rank yet, are none."""
+    try:
+        words = Path(f"/proc/{process}/environ").read_text(errors="replace").split("\0")
+    except OSError:
+        return {}
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def lose_a_rank(binaries, example, ranks=3):
+    """What the job prints if its last rank is killed as soon as all take steps."""
+    with subprocess.Popen([f"{binaries}/troupe", "launch", "--standalone", "--nproc-per-node", str(ranks),
+                           "--max-restarts", "1", "--", f"{binaries}/{example}"],
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:
+        end = time.monotonic() + 60
+        while job.poll() is None and time.monotonic() < end:
+            children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+            found = {int(child): variables_of(child) for child in children}
+            members = [Path(own["TROUPE_MEMBER_FILE"]) for own in found.values() if "TROUPE_MEMBER_FILE" in own]
+            if len(members) == ranks and all(member.exists() for member in members):
+                os.kill(next(pid for pid, own in found.items() if own.get("RANK") == str(ranks - 1)), signal.SIGKILL)
+                break
+        text = job.communicate(timeout=100)[0].decode(errors="replace")
+    return job.returncode, text
+
+
+def check_that_others_stay(binaries, example, alone):
+    """A short job may be over before the rank is killed."""
+    for _ in range(20):
+        code, text = lose_a_rank(binaries, example)
+        if "the others stay" in text:
+            break
+    last = [line for line in alone if line.startswith(EXAMPLES[example])][-1]
+    if code != 0 or "the others stay" not in text or last not in text:
+        print(f"FAILED {example}, whose last rank was lost: exit code {code}; expected {last}\n{text}")
+        return False
+    print("ok    ", example, "after the loss of a rank:", last)
+    return True
+
+
 def main(binaries):
     for example in EXAMPLES:
         alone = numbers_of(example, [f"{binaries}/{example}"])
@@ -32,6 +77,8 @@ def main(binaries):
                 print(f"FAILED {example} on {ranks} ranks prints\n", together, "\nand alone\n", alone)
                 return 1
             print("ok    ", example, "on", ranks, "ranks:", alone[-1])
+        if example in ("mlp", "linear") and not check_that_others_stay(binaries, example, alone):
+            return 1
     return 0
 
 

@@ -31,8 +31,15 @@ class InPlace : public testing::Test {
     Pids after;   ///< when another process had taken the rank's place
   };
 
-  /// Sends the signal once `steps` are recorded, and looks who is there afterwards.
-  Run lose(const GptJob& job, const std::string& name, int rank, std::size_t steps, int signal = SIGKILL) {
+  /// What is done to the job, once it has recorded so many steps.
+  struct Blow {
+    std::vector<int> ranks;
+    std::size_t steps = 12;
+    int signal = SIGKILL;
+  };
+
+  /// Strikes blow after blow, and looks after the last one who is there once its ranks have new processes.
+  Run lose(const GptJob& job, const std::string& name, std::vector<Blow> blows) {
     const auto id = fmt::format("{}-{}", name, getpid());
     const auto output = folder_.path(name);
     auto given = job;
@@ -43,21 +50,33 @@ class InPlace : public testing::Test {
       for (int each = 0; each < job.ranks; ++each) pids[each] = tests::process_of_rank(id, each);
       return pids;
     };
+    std::size_t next = 0;
     const auto during = [&] {
-      if (!run.hit) {
-        if (tests::read_record(output).losses.size() < steps) return;
+      if (next < blows.size()) {
+        const auto& blow = blows[next];
+        if (tests::read_record(output).losses.size() < blow.steps) return;
         run.before = all();
-        run.hit = kill(run.before[rank], signal) == 0;
+        run.hit = true;
+        for (const int rank : blow.ranks) run.hit &= kill(run.before[rank], blow.signal) == 0;
+        ++next;
       } else if (run.after.empty()) {
-        const int other = tests::process_of_rank(id, rank);
-        if (other != 0 && other != run.before[rank]) run.after = all();
+        for (const int rank : blows.back().ranks) {
+          const int other = tests::process_of_rank(id, rank);
+          if (other == 0 || other == run.before[rank]) return;
+        }
+        run.after = all();
       }
     };
     run.result =
         tests::run_command(tests::gpt_command(given, text_, output), std::chrono::seconds(60), during);
+    EXPECT_TRUE(run.hit);
     EXPECT_TRUE(tests::processes_with("TORCHELASTIC_RUN_ID=" + id).empty());
     EXPECT_TRUE(tests::segments_with(id).empty());
     return run;
+  }
+
+  Run lose(const GptJob& job, const std::string& name, int rank, int signal = SIGKILL) {
+    return lose(job, name, {{.ranks = {rank}, .signal = signal}});
   }
 
   GptJob job_with_checkpoints(int steps, const std::string& name) const {
@@ -68,7 +87,6 @@ class InPlace : public testing::Test {
   }
 
   void expect_others_stayed(const Run& run, int rank) {
-    EXPECT_TRUE(run.hit);
     EXPECT_EQ(run.result.exit_code, 0) << run.result.output;
     EXPECT_NE(run.result.output.find(fmt::format("rank {} is started again, the others stay", rank)),
               std::string::npos)
@@ -104,7 +122,7 @@ TEST_F(InPlace, TheOthersStayWhicheverRankIsKilled) {
     const auto name = fmt::format("kill{}", rank);
     SCOPED_TRACE(name);
 
-    const auto run = lose(job_with_checkpoints(60, name), name, rank, 12);
+    const auto run = lose(job_with_checkpoints(60, name), name, rank);
 
     expect_others_stayed(run, rank);
     expect_losses_of("undisturbed", name);
@@ -123,7 +141,7 @@ TEST_F(InPlace, EveryStrategyOverEitherBackEndGoesOnWithTheSameBits) {
     if (strategy.starts_with("h"))
       job.trainer_options.insert(job.trainer_options.end(), {"--optimizer-instances", "2"});
 
-    const auto run = lose(job, name, rank, 12, rank % 2 == 0 ? SIGKILL : SIGSEGV);
+    const auto run = lose(job, name, rank, rank % 2 == 0 ? SIGKILL : SIGSEGV);
 
     expect_others_stayed(run, rank);
     expect_losses_of("undisturbed", name);
@@ -134,7 +152,7 @@ TEST_F(InPlace, EveryStrategyOverEitherBackEndGoesOnWithTheSameBits) {
 TEST_F(InPlace, ARankThatIsStoppedIsKilledAndReplaced) {
   tests::run_gpt({4, 40, {}, {}}, text_, folder_.path("undisturbed"));
 
-  const auto run = lose(job_with_checkpoints(40, "stopped"), "stopped", 0, 12, SIGSTOP);
+  const auto run = lose(job_with_checkpoints(40, "stopped"), "stopped", 0, SIGSTOP);
 
   expect_others_stayed(run, 0);
   EXPECT_NE(run.result.output.find("it was stopped (SIGSTOP, a debugger), or hung"), std::string::npos)
@@ -142,11 +160,47 @@ TEST_F(InPlace, ARankThatIsStoppedIsKilledAndReplaced) {
   expect_losses_of("undisturbed", "stopped");
 }
 
+TEST_F(InPlace, ALossAfterALossIsMendedToo) {
+  tests::run_gpt({4, 60, {}, {}}, text_, folder_.path("undisturbed"));
+  auto job = job_with_checkpoints(60, "again");
+  job.launch_options = {"--max-restarts", "2"};
+
+  const auto run = lose(job, "again", {{.ranks = {1}}, {.ranks = {0}, .steps = 40}});
+
+  expect_others_stayed(run, 0);
+  EXPECT_NE(run.result.output.find("rank 1 is started again, the others stay"), std::string::npos)
+      << run.result.output;
+  expect_losses_of("undisturbed", "again");
+}
+
+TEST_F(InPlace, TwoLossesAtOnceAreOneRestartOfAll) {
+  tests::run_gpt({4, 40, {}, {}}, text_, folder_.path("undisturbed"));
+
+  const auto run = lose(job_with_checkpoints(40, "two"), "two", {{.ranks = {1, 2}}});
+
+  EXPECT_EQ(run.result.exit_code, 0) << run.result.output;
+  EXPECT_NE(run.result.output.find("restart 1 of 1"), std::string::npos) << run.result.output;
+  expect_losses_of("undisturbed", "two");
+}
+
+TEST_F(InPlace, StateComesFromLocalCopiesWhereTheyAreNewer) {
+  tests::run_gpt({4, 40, {}, {}}, text_, folder_.path("undisturbed"));
+  auto job = job_with_checkpoints(40, "local");
+  job.trainer_options.insert(job.trainer_options.end(),
+                             {"--local-checkpoints", folder_.path("copies"), "--local-every", "1",
+                              "--replication-factor", "2", "--replication-jump", "2"});
+
+  const auto run = lose(job, "local", 3);
+
+  expect_others_stayed(run, 3);
+  expect_losses_of("undisturbed", "local");
+}
+
 TEST_F(InPlace, AllAreStartedAnewWhereThatIsAskedFor) {
   auto job = job_with_checkpoints(40, "gang");
   job.launch_options.insert(job.launch_options.end(), {"--recovery", "restart"});
 
-  const auto run = lose(job, "gang", 1, 12);
+  const auto run = lose(job, "gang", 1);
 
   EXPECT_EQ(run.result.exit_code, 0) << run.result.output;
   EXPECT_EQ(run.result.output.find("the others stay"), std::string::npos) << run.result.output;

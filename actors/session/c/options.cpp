@@ -168,7 +168,7 @@ std::vector<Option> options_of(core::LossScaling& scaling) {
   };
 }
 
-std::vector<Option> options_of_saves(troupe_options& options) {
+std::vector<Option> options_of_recovery(troupe_options& options) {
   auto& checkpoint = options.session.checkpoint;
   auto& local = options.session.local;
   using core::LoadMode;
@@ -193,6 +193,9 @@ std::vector<Option> options_of_saves(troupe_options& options) {
        number(local.factor, {1, 1 << 20})},
       {"replication-jump", "distance between these ranks", number(local.jump, {1, 1 << 20})},
       {"local-keep", "number of newest local saves to keep", number(local.keep, {1, 1 << 20})},
+      {"stays",
+       "this process stays when another rank is lost, and calls troupe_session_join_again(): true or false",
+       flag(options.world.stays)},
   };
 }
 
@@ -260,7 +263,7 @@ std::vector<Option> options_of(troupe_options& options) {
       {"step-seconds", "seconds after which a collective counts as hung", seconds(session.step_deadline)},
   };
   for (auto&& more :
-       {options_of(training.optimizer), options_of(training.loss_scaling), options_of_saves(options)})
+       {options_of(training.optimizer), options_of(training.loss_scaling), options_of_recovery(options)})
     all.insert(all.end(), more.begin(), more.end());
   return all;
 }

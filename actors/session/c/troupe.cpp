@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "actors/session/c/calls.hpp"
 #include "actors/session/c/options.hpp"
@@ -15,6 +16,7 @@ using troupe::actors::c::copy_text;
 using troupe::actors::c::missing;
 using troupe::actors::c::with;
 using troupe::core::Errc;
+using troupe::core::Error;
 using troupe::core::fail;
 using troupe::core::ParameterIndex;
 using troupe::core::Result;
@@ -54,6 +56,32 @@ troupe_status troupe_session_join(const troupe_options* options, troupe_session*
     auto made = std::make_unique<troupe_session>();
     made->world = TRY(troupe::actors::ProcessWorld::create(options->world));
     made->session = TRY(troupe::actors::Session::join(*made->world, options->session, options->parameters));
+    *session = made.release();
+    return {};
+  });
+}
+
+troupe_status troupe_session_join_again(const troupe_options* options, troupe_session** session,
+                                        troupe_error* error) {
+  return call(error, [&]() -> Result<void> {
+    if (options == nullptr) return missing("options");
+    if (session == nullptr || *session == nullptr) return missing("session");
+    if (error == nullptr) return missing("error");
+    if (error->status <= TROUPE_OK || error->status > TROUPE_INTERNAL)
+      return fail(Errc::invalid_argument, "no call has failed with this error, whose status is {}",
+                  static_cast<int>(error->status));
+    Error why{static_cast<Errc>(error->status - 1), error->message};
+    auto made = std::make_unique<troupe_session>();
+    made->world = std::move((*session)->world);
+    troupe_session_free(std::exchange(*session, nullptr));
+    while (!made->session) {
+      TRY(made->world->form_anew(why));
+      auto joined = troupe::actors::Session::join(*made->world, options->session, options->parameters);
+      if (joined)
+        made->session = *std::move(joined);
+      else
+        why = std::move(joined).error();
+    }
     *session = made.release();
     return {};
   });

@@ -211,6 +211,11 @@ troupe_status troupe_options_add_pass(troupe_options* options, troupe_pass kind,
    one rank alone). Returns when all ranks are there and agree. Call it early in main(): it blocks SIGUSR1 for all threads that
    start later. */
 troupe_status troupe_session_join(const troupe_options* options, troupe_session** session, troupe_error* error);
+/* After a call has failed with `error`, where the option "stays" was set: if that says that another rank was lost, and
+   `troupe launch` has put another process in its place, joins the job again, in this process. Then begin as after
+   troupe_session_join(): restore, and take the next step; whatever was asked of the session before, groups and memory
+   included, may not be used any more. Otherwise the session is freed and becomes NULL, and `error` stays as it was. */
+troupe_status troupe_session_join_again(const troupe_options* options, troupe_session** session, troupe_error* error);
 /* Ends the session in any state; NULL is allowed. */
 void troupe_session_free(troupe_session* session);
 

@@ -126,9 +126,12 @@ std::vector<std::string> describe(const GenerationReport& report) {
   std::vector<std::string> lines;
   if (!report.cause) return lines;
   const RankReport& first = report.ranks[*report.cause];
-  lines.push_back(fmt::format("first failure: {} (pid {}): {} after {:.3f} s in generation {}",
-                              name_of_rank(first.ending.rank, first.host), first.pid, how_it_ended(first),
-                              seconds(first.ending.at - report.started), report.generation));
+  const bool is_of_it = first.ending.generation == report.generation;
+  lines.push_back(
+      fmt::format("first failure: {} (pid {}): {} {}in generation {}",
+                  name_of_rank(first.ending.rank, first.host), first.pid, how_it_ended(first),
+                  is_of_it ? fmt::format("after {:.3f} s ", seconds(first.ending.at - report.started)) : "",
+                  first.ending.generation));
   const bool is_silent = first.ending.is_silent || first.ending.kind == Ending::Kind::stopped ||
                          first.ending.kind == Ending::Kind::abandoned;
   const std::string meaning =

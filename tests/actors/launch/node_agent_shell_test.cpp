@@ -74,6 +74,12 @@ class Node final : public Gang {
     pids_[rank] = process->pid();
     return process;
   }
+  Standing standing_of_others(int) override { return standing_; }
+  core::Result<void> replacing(const ReplaceRank& replaced) override {
+    says("rank " + std::to_string(replaced.ending.rank) + " is replaced");
+    generation_ = replaced.generation;
+    return {};
+  }
   void not_started(int rank, const core::Error& error) override {
     says("rank " + std::to_string(rank) + " not started: " + error.message);
   }
@@ -108,6 +114,7 @@ class Node final : public Gang {
   std::vector<Ending> endings_;  ///< of the last generation
   std::map<int, std::int64_t> pids_;
   std::optional<std::int64_t> step_;
+  Standing standing_;
   std::optional<int> exit_code_;
   int closed_ = 0;
   int cleared_ = 0;
@@ -159,6 +166,36 @@ TEST(NodeAgentShell, LeavesAStoppedRankToItsPeersWhileAllRun) {
 
   EXPECT_EQ(node.exit_code_, 1);
   EXPECT_THAT(node.said_, ::testing::Not(::testing::Contains("rank 1 goes on")));
+}
+
+TEST(NodeAgentShell, StartsOneProcessInThePlaceOfARankWhileTheOthersStay) {
+  Node node({.ranks = 3, .max_restarts = 1, .in_place = true}, [](int generation, int rank) {
+    return generation == 0 && rank == 1 ? fails_after(seconds(5)) : SimulatedProgram{.lifetime = seconds(20)};
+  });
+  node.standing_ = {true, true};
+
+  node.run();
+
+  EXPECT_EQ(node.exit_code_, 0);
+  EXPECT_EQ(node.starts(), 4);
+  EXPECT_EQ(node.began_.size(), 1u);
+  EXPECT_THAT(node.said_, testing::ElementsAre("rank 1 is replaced"));
+}
+
+TEST(NodeAgentShell, SaysTheFailureToThoseThatStayIfTheRankCannotBeStartedAgain) {
+  Node node({.ranks = 3, .max_restarts = 1, .in_place = true},
+            [](int generation, int rank) -> core::Result<SimulatedProgram> {
+              if (generation == 1) return core::fail(core::Errc::io, "no such program");
+              return rank == 1 ? fails_after(seconds(5)) : kTrains;
+            });
+  node.standing_ = {true, true};
+
+  node.run();
+
+  EXPECT_EQ(node.exit_code_, 1);
+  EXPECT_THAT(node.said_,
+              testing::ElementsAre("rank 1 is replaced", "rank 1 failed first: exit code 1, 0 signals sent",
+                                   "rank 1 not started: no such program"));
 }
 
 TEST(NodeAgentShell, RunsEveryRankToItsEndAndFinishesWithZero) {

@@ -211,7 +211,8 @@ std::vector<bool> Leader::waiting_ranks() {
 
 Result<void> Leader::replacing(const actors::ReplaceRank& replaced) {
   const int rank = replaced.ending.rank;
-  report_.ranks = {report_of(replaced.ending)};
+  replaced_ = report_of(replaced.ending);
+  report_.ranks = {*replaced_};
   report_.cause = 0;
   for (const std::string& line : describe(report_)) terminal_.say(line);
   terminal_.say(fmt::format("rank {} is started again, the others stay: restart {} of {}", rank,
@@ -268,6 +269,8 @@ void Leader::ended(const actors::EndGeneration& end) {
 }
 
 RankReport Leader::report_of(const actors::Ending& ending) {
+  // What is known of the process by the rank's number is of its successor.
+  if (ending.generation != generation_.number && replaced_) return *replaced_;
   const int node = is_alone() ? 0 : table_->node_of_rank(ending.rank);
   if (node == 0) return local_.report(ending.rank, ending);
   RankReport report{ending, member(node).hello.host, 0, {}, {}, {}};

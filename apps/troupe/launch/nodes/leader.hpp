@@ -99,6 +99,7 @@ class Leader final : public actors::Gang {
   std::vector<ReservedPort> ports_;
   Generation generation_;
   GenerationReport report_;
+  std::optional<RankReport> replaced_;  ///< the rank that was replaced last
   std::string last_line_;
   int exit_code_ = 1;
   bool is_over_ = false;

@@ -108,6 +108,7 @@ TEST(OptionsOfTheCInterface, SetWhatSavesLossesAndMuonDo) {
   set(options, "replication-jump", "4");
   set(options, "local-keep", "5");
   set(options, "register-memory", "true");
+  set(options, "stays", "true");
 
   const auto& training = options.session.training;
   EXPECT_TRUE(training.gradients_in_parameter_dtype);

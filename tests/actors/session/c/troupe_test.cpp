@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "core/dtype.hpp"
 #include "tests/actors/session/c/one_rank.hpp"
@@ -45,6 +46,32 @@ TEST_F(CInterface, TrainsAndLeaves) {
   ASSERT_EQ(troupe_parameter(session_, 1, &data, &bytes, &error_), TROUPE_OK);
   EXPECT_EQ(bytes, 10u);
   EXPECT_EQ(troupe_leave(session_, &error_), TROUPE_OK) << error_.message;
+}
+
+TEST_F(CInterface, JoinsAgainOnlyAfterTheLossOfAnotherRank) {
+  EXPECT_EQ(troupe_session_join_again(nullptr, &session_, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_EQ(troupe_session_join_again(options_, &session_, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_STREQ(error_.message, "session is NULL");
+  set("stays", "true");
+  join();
+  EXPECT_EQ(troupe_session_join_again(options_, &session_, nullptr), TROUPE_INVALID_ARGUMENT);
+  error_.status = TROUPE_OK;
+  EXPECT_EQ(troupe_session_join_again(options_, &session_, &error_), TROUPE_INVALID_ARGUMENT);
+  EXPECT_NE(session_, nullptr) << "nothing has failed";
+
+  // Without `troupe launch` nobody puts another process in the place of a lost rank.
+  for (const auto& [status, message] :
+       {std::pair(TROUPE_IO, "the disk is full"), std::pair(TROUPE_PEER_LOST, "rank 1 was lost")}) {
+    if (session_ == nullptr) join();
+    error_.status = status;
+    std::strcpy(error_.message, message);
+
+    EXPECT_EQ(troupe_session_join_again(options_, &session_, &error_), status);
+
+    EXPECT_EQ(session_, nullptr);
+    EXPECT_EQ(error_.status, status);
+    EXPECT_STREQ(error_.message, message);
+  }
 }
 
 TEST_F(CInterface, SavesAndRestoresWithWhatTheTrainerAdds) {
@@ -113,7 +140,7 @@ TEST_F(CInterface, TakesEveryOptionThatItNames) {
               name == "checkpoints" || name == "local-checkpoints")
         << name << ": directories are taken as they are, all else is checked";
   }
-  EXPECT_EQ(count, 53u);
+  EXPECT_EQ(count, 54u);
 }
 
 TEST_F(CInterface, TakesNothingForNull) {
