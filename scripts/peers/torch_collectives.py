@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Collectives of torch.distributed over the back-ends "troupe" and "gloo", through torch.distributed itself:
+
+    TROUPE_LIBRARY=build/release/lib/libtroupe.so.0 PYTHON scripts/peers/torch_collectives.py [--ranks 2 4] [--json]
+
+PYTHON has torch 2.14. Both back-ends serve groups of the same processes and take turns call by call, so what else the
+machine does meets both. A figure is the median of rank 0's calls, each from a barrier of all to the call's return.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "python"))
+import ranks  # noqa: E402  first: it says where troupe is
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+import troupe.torch  # noqa: E402, F401
+
+BACKENDS = ("troupe", "gloo")
+SIZES = {"4 KiB": 4 << 10, "256 KiB": 256 << 10, "64 MiB": 64 << 20}
+CALLS = {4 << 10: 200, 256 << 10: 100, 64 << 20: 7}
+
+
+def all_reduce(group, whole, part):
+    dist.all_reduce(whole, group=group)
+
+
+def all_gather(group, whole, part):
+    dist.all_gather_into_tensor(whole, part, group=group)
+
+
+def reduce_scatter(group, whole, part):
+    dist.reduce_scatter_tensor(part, whole, group=group)
+
+
+def broadcast(group, whole, part):
+    dist.broadcast(whole, 0, group=group)
+
+
+OPERATIONS = (all_reduce, all_gather, reduce_scatter, broadcast)
+
+
+def measured():
+    """Seconds, by operation, size and back-end."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    groups = {name: dist.new_group(backend=name) for name in BACKENDS}
+    found = {}
+    for operation in OPERATIONS:
+        for label, size in SIZES.items():
+            whole = torch.ones(size // 4)
+            part = torch.ones(whole.numel() // dist.get_world_size())
+            times = {name: [] for name in BACKENDS}
+            for call in range(CALLS[size] + 3):
+                for name in BACKENDS if call % 2 else reversed(BACKENDS):
+                    dist.barrier(group=groups["troupe"])
+                    begin = time.perf_counter()
+                    operation(groups[name], whole, part)
+                    if call >= 3:
+                        times[name].append(time.perf_counter() - begin)
+                    whole.fill_(1)
+            for name in BACKENDS:
+                found[operation.__name__, label, name] = times[name]
+    dist.destroy_process_group()
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = []
+    for count in options.ranks:
+        found = ranks.results(count, measured)[0]
+        for operation in OPERATIONS:
+            for label in SIZES:
+                medians = {name: statistics.median(found[operation.__name__, label, name]) * 1e6 for name in BACKENDS}
+                rows.append({"ranks": count, "operation": operation.__name__, "size": label,
+                             **{f"{name}_us": round(value, 1) for name, value in medians.items()},
+                             "ratio": round(medians["gloo"] / medians["troupe"], 2)})
+    if options.json:
+        print(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1))
+        return
+    print("| ranks | operation | size | troupe, µs | gloo, µs | gloo / troupe |\n|---|---|---|---|---|---|")
+    for row in rows:
+        print("| {ranks} | {operation} | {size} | {troupe_us:.0f} | {gloo_us:.0f} | {ratio:.1f} |".format(**row))
+
+
+if __name__ == "__main__":
+    main()
