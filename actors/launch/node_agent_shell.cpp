@@ -43,7 +43,10 @@ void NodeAgentShell::look_for_waiting() {
 }
 
 void NodeAgentShell::signalled(int signal) {
-  perform(machine_.signalled(signal));
+  NodeEffects effects = machine_.signalled(signal);
+  if (machine_.state() == "stopping" && machine_.is_rebuilding() && !gang_.standing_of_others(-1).is_formed)
+    gang_.stopped_while_forming();
+  perform(std::move(effects));
 }
 
 /// Effects may cause events that have effects in turn: they are performed one after another.

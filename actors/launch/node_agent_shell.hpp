@@ -27,7 +27,7 @@ class Gang {
   virtual core::Result<std::unique_ptr<Process>> start(int rank, std::function<void(ExitStatus)> exited) = 0;
   virtual void not_started(int rank, const core::Error& error) = 0;
 
-  /// What all ranks but this one have made of the generation.
+  /// What all ranks but this one, or all if it is -1, have made of the generation.
   virtual Standing standing_of_others(int rank) {
     static_cast<void>(rank);
     return {};
@@ -39,6 +39,10 @@ class Gang {
     static_cast<void>(replaced);
     return {};
   }
+
+  /// The job is stopped while its ranks form an epoch. Those that stayed could not leave at the end of a
+  /// step.
+  virtual void stopped_while_forming() {}
 
   /// The last step that the job has committed, if it reports one. Asked when a rank has failed.
   virtual std::optional<std::int64_t> committed_step() = 0;

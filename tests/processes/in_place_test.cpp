@@ -1,11 +1,14 @@
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +21,14 @@ namespace {
 using tests::GptJob;
 
 using Pids = std::map<int, int>;  // by rank
+
+int parent_of(int pid) {
+  std::ifstream status(fmt::format("/proc/{}/status", pid));
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("PPid:")) return std::stoi(line.substr(5));
+  }
+  return 0;
+}
 
 /// A job in which a rank is lost while the others stay.
 class InPlace : public testing::Test {
@@ -181,6 +192,29 @@ TEST_F(InPlace, TwoLossesAtOnceAreOneRestartOfAll) {
   EXPECT_EQ(run.result.exit_code, 0) << run.result.output;
   EXPECT_NE(run.result.output.find("restart 1 of 1"), std::string::npos) << run.result.output;
   expect_losses_of("undisturbed", "two");
+}
+
+TEST_F(InPlace, AJobThatIsStoppedMeanwhileEndsAtOnce) {
+  auto job = job_with_checkpoints(100'000, "ended");
+  const auto id = fmt::format("ended-{}", getpid());
+  job.launch_options.insert(job.launch_options.end(), {"--rdzv-id", id});
+  std::optional<std::chrono::steady_clock::time_point> stopped;
+  const auto command = tests::gpt_command(job, text_, folder_.path("ended"));
+  const auto during = [&] {
+    if (stopped || tests::read_record(folder_.path("ended")).losses.size() < 12) return;
+    const int lost = tests::process_of_rank(id, 1);
+    const int launcher = parent_of(lost);
+    stopped = std::chrono::steady_clock::now();
+    EXPECT_EQ(kill(lost, SIGKILL), 0);
+    while (tests::process_of_rank(id, 1) == lost) continue;
+    EXPECT_EQ(kill(launcher, SIGTERM), 0);
+  };
+
+  const auto result = tests::run_command(command, std::chrono::seconds(60), during);
+
+  ASSERT_TRUE(stopped);
+  EXPECT_THAT(result.exit_code, testing::AnyOf(128 + SIGTERM, 75)) << result.output;
+  EXPECT_LT(std::chrono::steady_clock::now() - *stopped, std::chrono::seconds(10)) << result.output;
 }
 
 TEST_F(InPlace, StateComesFromLocalCopiesWhereTheyAreNewer) {

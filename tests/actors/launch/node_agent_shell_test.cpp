@@ -52,6 +52,7 @@ class Node final : public Gang {
     EXPECT_TRUE(exit_code_) << "NA-2: every wait has a deadline";
   }
 
+  void call_at(nanoseconds time, std::function<void()> call) { loop_.after(time, std::move(call)); }
   /// When run() has come to this time, the launcher gets the signal.
   void signal_at(nanoseconds time, int signal) {
     loop_.after(time, [this, signal] { shell_.signalled(signal); });
@@ -80,6 +81,7 @@ class Node final : public Gang {
     generation_ = replaced.generation;
     return {};
   }
+  void stopped_while_forming() override { says("stopped while an epoch forms"); }
   void not_started(int rank, const core::Error& error) override {
     says("rank " + std::to_string(rank) + " not started: " + error.message);
   }
@@ -180,6 +182,27 @@ TEST(NodeAgentShell, StartsOneProcessInThePlaceOfARankWhileTheOthersStay) {
   EXPECT_EQ(node.starts(), 4);
   EXPECT_EQ(node.began_.size(), 1u);
   EXPECT_THAT(node.said_, testing::ElementsAre("rank 1 is replaced"));
+}
+
+TEST(NodeAgentShell, SaysThatTheJobIsStoppedToRanksThatFormAnEpoch) {
+  for (const bool is_formed : {false, true}) {
+    Node node({.ranks = 3, .max_restarts = 1, .in_place = true}, [](int generation, int rank) {
+      return generation == 0 && rank == 1 ? fails_after(seconds(5)) : kTrains;
+    });
+    node.standing_ = {true, true};
+    node.call_at(seconds(6), [&] { node.standing_.is_formed = is_formed; });
+    node.signal_at(seconds(7), SIGTERM);
+
+    node.run();
+
+    EXPECT_EQ(node.exit_code_, 128 + SIGTERM);
+    const auto said = testing::Contains("stopped while an epoch forms");
+    if (is_formed) {
+      EXPECT_THAT(node.said_, testing::Not(said));
+    } else {
+      EXPECT_THAT(node.said_, said);
+    }
+  }
 }
 
 TEST(NodeAgentShell, SaysTheFailureToThoseThatStayIfTheRankCannotBeStartedAgain) {

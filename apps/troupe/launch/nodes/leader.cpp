@@ -229,6 +229,10 @@ Result<void> Leader::replacing(const actors::ReplaceRank& replaced) {
       epoch_file(job_), {epoch_of(generation_.number), static_cast<std::uint16_t>(generation_.control_port)});
 }
 
+void Leader::stopped_while_forming() {
+  local_.write_failure("the job was stopped while its ranks formed another epoch");
+}
+
 std::optional<std::int64_t> Leader::committed_step() {
   std::ifstream file(progress_file(job_));
   std::int64_t step = 0;

@@ -40,6 +40,7 @@ class Leader final : public actors::Gang {
   actors::Standing standing_of_others(int rank) override;
   std::vector<bool> waiting_ranks() override;
   core::Result<void> replacing(const actors::ReplaceRank& replaced) override;
+  void stopped_while_forming() override;
   std::optional<std::int64_t> committed_step() override;
   void withheld(int rank, int signal) override;
   void woken(int rank) override;
