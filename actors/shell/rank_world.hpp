@@ -66,7 +66,7 @@ class RankWorld {
     std::function<PublishedBits(core::BucketIndex bucket)> published_bits;
     Tracer* tracer = nullptr;
   };
-  /// True once a session was created or attempted; a world serves one session only.
+  /// True once a session was created or attempted in this epoch; a world serves one in each.
   virtual bool is_used() const = 0;
   /// Once, before spawn().
   virtual core::Result<void> open(Hooks hooks) = 0;
