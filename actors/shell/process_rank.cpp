@@ -375,8 +375,9 @@ core::Result<void> ProcessRank::form_anew(const core::Error& why) {
     if (!given) return tl::unexpected(why);
     next = std::move(*given);
   } else {
-    if (!state_->files) return tl::unexpected(why);
-    if (state_->is_member) declare(Membership::State::waiting);
+    // An epoch in which this rank has begun no step is not mended in place.
+    if (!state_->files || !state_->is_member) return tl::unexpected(why);
+    declare(Membership::State::waiting);
     const auto told = state_->files->await_epoch_after(epoch(), kPatience);
     if (!told) return tl::unexpected(why);
     next.epoch = told->epoch;
