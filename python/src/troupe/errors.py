@@ -33,6 +33,10 @@ class Error(RuntimeError):
         super().__init__(message)
         self.status = Status(status)
 
+    def __reduce__(self) -> tuple[type[Error], tuple[int, str]]:
+        """So that it can be sent to other processes."""
+        return type(self), (int(self.status), str(self))
+
 
 def invalid(message: str) -> Error:
     """A call out of turn, a wrong name, an impossible value."""
