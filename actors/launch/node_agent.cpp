@@ -70,6 +70,7 @@ void NodeAgentMachine::launch(std::chrono::nanoseconds now, NodeEffects& effects
   is_counted_ = false;
   silent_rank_.reset();
   silent_since_.reset();
+  seen_stopped_.clear();
   running_.assign(running_.size(), true);
   alive_ = config_.ranks;
   effects.push_back(StartGang{generation_});
@@ -84,10 +85,12 @@ NodeEffects NodeAgentMachine::exited(int rank, ExitStatus status, std::chrono::n
     is_rebuilding_ = false;
     is_counted_ = false;
     endings_.clear();
+    seen_stopped_.clear();
   }
   running_[static_cast<std::size_t>(rank)] = false;
   --alive_;
-  endings_.push_back({rank, generation_, classify(status, now), status, now, silent_rank_ == rank});
+  endings_.push_back({rank, generation_, classify(status, now), status, now, silent_rank_ == rank,
+                      state_ == State::stopping});
   silent_since_.reset();
 
   if (state_ == State::watching && cause() && can_replace(others)) {
@@ -224,19 +227,22 @@ std::optional<std::size_t> NodeAgentMachine::cause() const {
 }
 
 /// Where all others ended because of another rank: the one that did not end by itself, because it was stopped
-/// or hung. If there are several, one that had to be killed; otherwise nobody can tell.
+/// or hung. One that goes on when it is told to end may find itself left, and end like the others. If there
+/// are several, one that was seen stopped, or had to be killed; otherwise nobody can tell.
 std::optional<std::size_t> NodeAgentMachine::silent() const {
-  std::optional<std::size_t> found;
-  int asked = 0;
+  std::optional<std::size_t> killed;
+  std::vector<std::size_t> asked;
   for (std::size_t i = 0; i < endings_.size(); ++i) {
     const Ending& ending = endings_[i];
     const bool abandoned = ending.kind == Ending::Kind::abandoned;
-    if (ending.kind != Ending::Kind::stopped && !abandoned) continue;
-    if (abandoned || ending.status.signal == SIGKILL) return i;
-    ++asked;
-    found = i;
+    const bool left = ending.was_asked && ending.status.code == kExitFenced;
+    if (ending.kind != Ending::Kind::stopped && !abandoned && !left) continue;
+    if (seen_stopped_.contains(ending.rank)) return i;
+    if (!killed && (abandoned || ending.status.signal == SIGKILL)) killed = i;
+    asked.push_back(i);
   }
-  return asked == 1 ? found : std::nullopt;
+  if (killed) return killed;
+  return asked.size() == 1 ? std::optional(asked.front()) : std::nullopt;
 }
 
 NodeEffects NodeAgentMachine::signalled(int signal) {
@@ -284,6 +290,10 @@ NodeEffects NodeAgentMachine::deadline(std::chrono::nanoseconds now) {
     gang_ended(effects);
   }
   return effects;
+}
+
+void NodeAgentMachine::seen_stopped(int rank) {
+  seen_stopped_.insert(rank);
 }
 
 void NodeAgentMachine::committed(std::int64_t step) {
@@ -343,7 +353,10 @@ bool NodeAgentMachine::makes_no_progress() const {
 
 void NodeAgentMachine::gang_ended(NodeEffects& effects) {
   if (state_ == State::stopping) effects.push_back(CancelDeadline{});
-  effects.push_back(EndGeneration{generation_, endings_, cause()});
+  const auto why = cause();
+  if (why && endings_[*why].was_asked && endings_[*why].status.code == kExitFenced)
+    endings_[*why].kind = Ending::Kind::stopped;
+  effects.push_back(EndGeneration{generation_, endings_, why});
   const auto is_abandoned = [](const Ending& ending) { return ending.kind == Ending::Kind::abandoned; };
   const bool abandoned = std::any_of(endings_.begin(), endings_.end(), is_abandoned);
   const std::optional<int> code = code_that_forbids_restart();

@@ -61,6 +61,7 @@ struct Ending {
   ExitStatus status;
   std::chrono::nanoseconds at{};
   bool is_silent = false;  ///< we killed it, since all others had lost it
+  bool was_asked = false;  ///< it ended after all were told to end
 };
 std::string_view name_of(Ending::Kind kind) noexcept;
 
@@ -98,7 +99,7 @@ struct EndGeneration {
   /// The index of the ending that explains the failure: the first, unless a rank was killed from outside, or
   /// lost with its node, soon after it. (A large process frees its memory before its death becomes visible,
   /// so its peers may notice and end first.) If all that ended by themselves did so because of another rank
-  /// (kExitFenced), it is the one that did not.
+  /// (kExitFenced), it is the one that did not: its kind is then `stopped`, however it ended.
   std::optional<std::size_t> cause;
 };
 struct Finish {
@@ -133,6 +134,8 @@ class NodeAgentMachine {
   /// These ranks have lost another one and wait for the next epoch. If that is so for the cause window, and
   /// a single one is left that does not wait, it is that one: it was stopped, or hangs, and is killed.
   NodeEffects waited_for(const std::vector<bool>& waiting, std::chrono::nanoseconds now);
+  /// The rank's process was stopped by a signal when a peer had lost one. Call it before that peer's exit.
+  void seen_stopped(int rank);
   /// The last step that the job reported as committed. Call it before the exit that ends the generation.
   void committed(std::int64_t step);
 
@@ -187,6 +190,7 @@ class NodeAgentMachine {
   std::vector<Ending> endings_;
   bool is_rebuilding_ = false;  ///< a rank was replaced, and the generation is not known to be formed
   bool is_counted_ = false;     ///< the failure by count_failure()
+  std::set<int> seen_stopped_;
   std::optional<std::int64_t> step_;
   std::optional<std::int64_t> furthest_step_;  ///< of those committed at failures so far
   int failures_at_step_ = 0;

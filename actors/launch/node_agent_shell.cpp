@@ -108,6 +108,7 @@ void NodeAgentShell::exited(int rank, ExitStatus status) {
   if (!status.success()) {
     if (const auto step = gang_.committed_step()) machine_.committed(*step);
   }
+  if (status.code == kExitFenced) note_stopped();
   const bool first = !status.success() && machine_.state() == "watching";
   const int generation = machine_.generation();
   const bool others_matter = !status.success() || machine_.is_rebuilding();
@@ -118,6 +119,16 @@ void NodeAgentShell::exited(int rank, ExitStatus status) {
   if (first && !is_replaced) gang_.failed(rank, status);
   perform(std::move(effects));
   if (look_ == 0 && status.success()) look_for_stopped();
+}
+
+/// Before any is told to go on.
+void NodeAgentShell::note_stopped() {
+  if (machine_.state() != "watching") return;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    if (machine_.is_running(rank) && processes_[index] && processes_[index]->is_stopped())
+      machine_.seen_stopped(rank);
+  }
 }
 
 /// While all ranks run, those that miss a stopped one say so and end. A rank that has ended misses nobody.

@@ -92,6 +92,7 @@ class NodeAgentShell {
   void on(const Finish& effect);
   core::Result<void> start_rank(int rank);
   void exited(int rank, ExitStatus status);
+  void note_stopped();
   void look_for_stopped();
   void wake();
   void look_for_waiting();

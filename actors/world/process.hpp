@@ -45,6 +45,8 @@ class Process {
   /// that has just begun has chosen nothing yet.
   virtual bool handles(int signal) const = 0;
   virtual void signal_group(int signal) = 0;
+  /// Whether one of the group was stopped by a signal, as far as can be known here.
+  virtual bool is_stopped() const = 0;
   /// Lets the group go on (SIGCONT) if one of it is stopped, and was so at the last call too. Returns whether
   /// it did.
   virtual bool wake() = 0;

@@ -1,6 +1,10 @@
-// What careless people do to programs that run: cut their files, ask them before they can answer.
+// What careless people do to programs that run: cut their files, start them twice, ask them before they can
+// answer.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -59,6 +63,30 @@ TEST_F(CarelessPeople, WriteOverTheTextThatATrainerReads) {
   const auto ended = disturb([&] { std::ofstream(text_, std::ios::in | std::ios::out) << other; });
 
   expect_refusal(ended, " was overwritten while it was read");
+}
+
+TEST_F(CarelessPeople, StartASecondJobInADirectoryOfCheckpoints) {
+  const auto id = fmt::format("first-{}", getpid());
+  const auto saves = folder_.path("saves");
+  const std::vector<std::string> saving{"--learning-rate", "0.001", "--checkpoints", saves,
+                                        "--save-every",    "5"};
+  const GptJob first{2, 1'000'000, {"--rdzv-id", id}, saving};
+  CommandResult refused;
+  const auto has_refused_another = [&](int) {
+    if (count_checkpoints(saves) == 0) return false;
+    refused = run_command(gpt_command({1, 10, {}, saving}, text_, folder_.path("second")), seconds(60));
+    return true;
+  };
+
+  const auto ended =
+      run_and_signal(gpt_command(first, text_, folder_.path("first")), id, 0, has_refused_another, SIGKILL);
+
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.output, AllOf(HasSubstr(saves + " is being written by job " + id),
+                                    HasSubstr("give another directory, or end the other job first")));
+  EXPECT_THAT(ended.result.output, AllOf(HasSubstr("SIGKILL"), Not(HasSubstr("another"))));
+  const auto after = run_command(gpt_command({1, 5, {}, saving}, text_, folder_.path("third")), seconds(60));
+  EXPECT_THAT(after.output, Not(HasSubstr("is being written"))) << "the owner is dead";
 }
 
 class EarlySignals : public testing::TestWithParam<const char*> {};

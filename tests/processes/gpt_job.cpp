@@ -53,7 +53,8 @@ int process_of_rank(const std::string& id, int rank) {
 }
 
 Signalled run_and_signal(const std::vector<std::string>& command, const std::string& id, int rank,
-                         const std::function<bool(int pid)>& ready, int signal) {
+                         const std::function<bool(int pid)>& ready, int signal,
+                         std::chrono::seconds patience) {
   Signalled signalled;
   int pid = 0;
   std::chrono::steady_clock::time_point moment;
@@ -64,7 +65,7 @@ Signalled run_and_signal(const std::vector<std::string>& command, const std::str
     moment = std::chrono::steady_clock::now();
     signalled.hit = kill(pid, signal) == 0;
   };
-  signalled.result = run_command(command, std::chrono::seconds(60), during);
+  signalled.result = run_command(command, patience, during);
   signalled.until_end = std::chrono::steady_clock::now() - moment;
   return signalled;
 }

@@ -49,7 +49,8 @@ Signalled run_and_signal(const GptJob& job, const std::string& id, const std::st
                          const std::string& output, int rank, std::chrono::microseconds delay, int signal);
 /// The same with a command of the caller's own, as soon as `ready` says so of the rank's process.
 Signalled run_and_signal(const std::vector<std::string>& command, const std::string& id, int rank,
-                         const std::function<bool(int pid)>& ready, int signal);
+                         const std::function<bool(int pid)>& ready, int signal,
+                         std::chrono::seconds patience = std::chrono::seconds(60));
 
 /// The process that plays `rank` in the job with this id; 0 while there is none.
 int process_of_rank(const std::string& id, int rank);

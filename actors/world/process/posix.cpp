@@ -240,7 +240,7 @@ bool chooses(pid_t pid, int signal) {
 }
 
 /// Whether a process of the group was stopped by a signal; one that a debugger holds was not.
-bool is_stopped(pid_t group) {
+bool is_group_stopped(pid_t group) {
   std::error_code error;
   for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
        entry.increment(error)) {
@@ -279,8 +279,9 @@ class PosixProcess final : public Process {
   void signal_group(int signal) override {
     if (state_->running) ::kill(-state_->pid, signal);
   }
+  bool is_stopped() const override { return state_->running && is_group_stopped(state_->pid); }
   bool wake() override {
-    const bool was_stopped = std::exchange(was_stopped_, state_->running && is_stopped(state_->pid));
+    const bool was_stopped = std::exchange(was_stopped_, is_stopped());
     if (!was_stopped || !was_stopped_) return false;
     signal_group(SIGCONT);
     was_stopped_ = false;

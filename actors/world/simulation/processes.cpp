@@ -36,8 +36,9 @@ class SimulatedProcesses::Child final : public Process {
   void signal(int signal) override { world_.deliver(state_, signal); }
   bool handles(int) const override { return state_->running; }
   void signal_group(int signal) override { world_.deliver(state_, signal); }
+  bool is_stopped() const override { return state_->running && state_->program.is_stopped; }
   bool wake() override {
-    if (!state_->running || !state_->program.is_stopped) return false;
+    if (!is_stopped()) return false;
     if (!std::exchange(state_->was_stopped, true)) return false;
     state_->program.is_stopped = false;
     world_.end_after(std::chrono::nanoseconds(0), state_, state_->program.ending);

@@ -282,7 +282,12 @@ void TransportMachine::leave(Time now) {
   }
 }
 
-void TransportMachine::disconnected(std::string_view why) {
+void TransportMachine::disconnected(std::string_view why, Time absence) {
+  if (absence >= options_.limits.silence) {
+    return lose({Errc::peer_lost, fmt::format("this process did not run for {:.3g} s (it was stopped, or its "
+                                              "host was), and the others have not waited for it",
+                                              seconds(absence))});
+  }
   lose(
       {Errc::peer_lost, fmt::format("the connection to {} ended without a farewell ({}); its process died or "
                                     "the network between the hosts broke",

@@ -74,8 +74,9 @@ class TransportMachine {
   TransportMachine(TransportOptions options, Time now);
 
   void receive(std::span<const std::byte> bytes, Time now);
-  /// The wire is gone. `why` says how, for example "connection reset by peer".
-  void disconnected(std::string_view why);
+  /// The wire is gone. `why` says how, for example "connection reset by peer"; `absence`, for how long this
+  /// process did not run just before: a peer that has waited for it is not to blame.
+  void disconnected(std::string_view why, Time absence = {});
   /// To be called at deadline(): sends heartbeats and detects silence.
   void tick(Time now);
   Time deadline() const;

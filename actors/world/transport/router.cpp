@@ -91,8 +91,8 @@ void Router::receive(ConnectionId id, std::span<const std::byte> bytes, Time now
   process(id, now);
 }
 
-void Router::disconnected(ConnectionId id, std::string_view why, Time now) {
-  if (Connection* connection = find(id)) connection->machine.disconnected(why);
+void Router::disconnected(ConnectionId id, std::string_view why, Time now, Time absence) {
+  if (Connection* connection = find(id)) connection->machine.disconnected(why, absence);
   process(id, now);
 }
 

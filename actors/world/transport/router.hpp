@@ -40,7 +40,7 @@ class Router {
   /// A wire was made: at the hub a peer connected, elsewhere we reached the hub.
   ConnectionId open(Time now);
   void receive(ConnectionId id, std::span<const std::byte> bytes, Time now);
-  void disconnected(ConnectionId id, std::string_view why, Time now);
+  void disconnected(ConnectionId id, std::string_view why, Time now, Time absence = {});
   void tick(Time now);
   Time deadline() const;
 

@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "actors/world/own_address.hpp"
+#include "actors/world/transport/running_time.hpp"
 #include "core/disregard.hpp"
 #include "core/errors.hpp"
 
@@ -34,8 +35,6 @@ using core::Errc;
 constexpr std::size_t kChunkBytes = std::size_t{64} << 10;
 constexpr auto kFirstRetry = std::chrono::milliseconds(10);
 constexpr auto kLastRetry = std::chrono::milliseconds(500);
-/// A timer that fires later than this shows that this process did not run.
-constexpr auto kLatest = std::chrono::seconds(1);
 /// How long a refused peer has to read the reason.
 constexpr auto kLinger = std::chrono::seconds(1);
 
@@ -108,9 +107,9 @@ class TcpNetwork::Shell {
   std::string address_;     ///< where rank 0 is
   std::uint16_t port_ = 0;  ///< there
 
-  std::mutex mutex_;  // guards router_, frozen_, armed_ and quiet_
+  std::mutex mutex_;  // guards router_, time_, armed_ and quiet_
   Router router_;
-  std::chrono::nanoseconds frozen_{};                                 ///< how long this process did not run
+  RunningTime time_;
   std::chrono::nanoseconds armed_ = std::chrono::nanoseconds::max();  ///< when timer_ fires; max for never
   bool quiet_ = false;  ///< everything was sent and no rank is connected
   std::condition_variable changed_;
@@ -309,7 +308,9 @@ void TcpNetwork::Shell::read(Id id, const WirePointer& wire) {
         {
           std::lock_guard lock(mutex_);
           if (error) {
-            router_.disconnected(id, error == asio::error::eof ? "end of file" : error.message(), now());
+            const auto when = now();
+            router_.disconnected(id, error == asio::error::eof ? "end of file" : error.message(), when,
+                                 time_.absence_before(when));
           } else {
             router_.receive(id, std::span(wire->input).first(bytes), now());
           }
@@ -425,8 +426,9 @@ void TcpNetwork::Shell::arm() {
 
   // Traffic postpones the deadline; the timer then fires too early once and is armed again.
   const auto deadline = router_.deadline();
-  if (deadline == std::chrono::nanoseconds::max() || deadline + frozen_ >= armed_) return;
-  const auto due = deadline + frozen_;
+  if (deadline == std::chrono::nanoseconds::max()) return;
+  const auto due = time_.including_absences(deadline);
+  if (due >= armed_) return;
   armed_ = due;
   timer_.expires_at(std::chrono::steady_clock::time_point(due));
   timer_.async_wait([this](std::error_code aborted) {
@@ -440,12 +442,9 @@ void TcpNetwork::Shell::arm() {
   });
 }
 
-/// The time in which this process ran: if it was stopped, or its host, it heard nobody and blames nobody for
-/// it. A timer that is late shows that. Requires the mutex.
+/// Requires the mutex.
 std::chrono::nanoseconds TcpNetwork::Shell::now() {
-  const auto steady = steady_now();
-  if (steady - kLatest > armed_) frozen_ += steady - std::exchange(armed_, steady);
-  return steady - frozen_;
+  return time_.now(steady_now(), armed_);
 }
 
 core::Result<void> TcpNetwork::Shell::close() {

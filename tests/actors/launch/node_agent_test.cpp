@@ -96,27 +96,34 @@ TEST(NodeAgent, StopsTheOthersWhereTheRankThatOneNamesDoesNotEnd) {
   EXPECT_EQ(only<ArmDeadline>(stop).after, seconds(15));
 }
 
+// One that goes on when it is told to end may find itself left, and end like the others.
 TEST(NodeAgent, BlamesTheRankThatDidNotEndByItselfIfAllOthersEndedBecauseOfAnother) {
-  for (const int signal : {SIGTERM, SIGKILL}) {
+  for (const auto end : {ExitStatus{0, SIGTERM}, ExitStatus{0, SIGKILL}, ExitStatus{kExitFenced, 0}}) {
     auto machine = started({.ranks = 3});
     machine.exited(1, {kExitFenced, 0}, seconds(10));
     machine.exited(2, {kExitFenced, 0}, seconds(10));
     machine.deadline(seconds(11));
-    if (signal == SIGKILL) machine.deadline(seconds(26));
+    if (end.signal == SIGKILL) machine.deadline(seconds(26));
 
-    EXPECT_EQ(cause_of(machine.exited(0, {0, signal}, seconds(26))).rank, 0);
+    const auto cause = cause_of(machine.exited(0, end, seconds(26)));
+
+    EXPECT_EQ(cause.rank, 0);
+    EXPECT_EQ(cause.kind, Ending::Kind::stopped);
   }
 }
 
-TEST(NodeAgent, DoesNotChooseAmongRanksThatHadToBeAsked) {
-  auto machine = started({.ranks = 3});
-  machine.exited(1, {kExitFenced, 0}, seconds(10));
-  machine.deadline(seconds(11));
-  machine.exited(0, {0, SIGTERM}, seconds(11));
+TEST(NodeAgent, ChoosesAmongRanksThatHadToBeAskedOnlyOneThatWasSeenStopped) {
+  for (const bool is_seen : {false, true}) {
+    auto machine = started({.ranks = 3});
+    if (is_seen) machine.seen_stopped(2);
+    machine.exited(1, {kExitFenced, 0}, seconds(10));
+    machine.deadline(seconds(11));
+    machine.exited(0, {0, SIGTERM}, seconds(11));
 
-  const auto end = machine.exited(2, {0, SIGTERM}, seconds(11));
+    const auto end = machine.exited(2, {0, SIGTERM}, seconds(11));
 
-  EXPECT_EQ(cause_of(end).rank, 1);
+    EXPECT_EQ(cause_of(end).rank, is_seen ? 2 : 1);
+  }
 }
 
 TEST(NodeAgent, DoesNotBlameARankThatOnlyEndedLateForAFailureOfAnother) {
@@ -209,15 +216,6 @@ TEST(NodeAgent, ARankKilledFromOutsideExplainsAPeerThatWasQuickerToEnd) {
   const auto end = machine.exited(2, {0, SIGKILL}, seconds(11));
 
   EXPECT_EQ(cause_of(end).rank, 2);
-}
-
-TEST(NodeAgent, AFencedRankIsNeverTheCauseIfThereIsAnother) {
-  auto machine = started({.ranks = 2});
-  machine.exited(0, {kExitFenced, 0}, seconds(10));
-
-  const auto end = machine.exited(1, kFailed, seconds(10));
-
-  EXPECT_EQ(cause_of(end).rank, 1);
 }
 
 TEST(NodeAgent, RestartsAtOnceThenWithDoublingPausesUntilNoneIsLeft) {

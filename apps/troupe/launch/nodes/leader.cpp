@@ -55,6 +55,7 @@ class Leader::RemoteProcess final : public actors::Process {
   /// Its launcher looks when it gets the signal.
   bool handles(int) const override { return true; }
   void signal_group(int signal) override { send(signal, true); }
+  bool is_stopped() const override { return false; }
   /// Its launcher says so if it does.
   bool wake() override {
     send(SIGCONT, false);

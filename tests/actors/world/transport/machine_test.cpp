@@ -295,6 +295,18 @@ TEST(TransportMachine, CountsWhatMayNotHaveArrived) {
   EXPECT_THAT(reason_in(events), HasSubstr("connection reset by peer"));
 }
 
+TEST(TransportMachine, BlamesNobodyWhereItWasLeftWhileItDidNotRun) {
+  Pair pair;
+  pair.join();
+
+  pair.initiator.disconnected("end of file", 6s);
+
+  auto events = pair.initiator.take_events();
+  ASSERT_EQ(story_of(events), "lost peer_lost");
+  EXPECT_THAT(reason_in(events), HasSubstr("this process did not run for 6 s"));
+  EXPECT_THAT(reason_in(events), testing::Not(HasSubstr("rank 0")));
+}
+
 /// A frame that acknowledges this many messages: of a kind that carries nothing else, or a first message.
 std::vector<std::byte> acknowledgement(FrameKind kind, std::uint64_t count) {
   std::vector<std::byte> body;
