@@ -34,10 +34,26 @@ DeadlineKeeper::Watch::~Watch() {
   keeper_.entries_.erase(entry_);
 }
 
+std::chrono::nanoseconds DeadlineKeeper::absence() {
+  const std::lock_guard lock(mutex_);
+  const auto now = Countdown::Clock::now();
+  look(now);
+  return now - back_ < Countdown::kLatest ? absence_ : std::chrono::nanoseconds::zero();
+}
+
+void DeadlineKeeper::look(Countdown::Clock::time_point now) {
+  if (now - next_look_ > Countdown::kLatest) {
+    absence_ = now - next_look_;
+    back_ = now;
+  }
+  next_look_ = std::max(next_look_, now);
+}
+
 void DeadlineKeeper::work() {
   pthread_setname_np(pthread_self(), "gloo deadlines");
   std::unique_lock lock(mutex_);
   while (!stopping_) {
+    look(Countdown::Clock::now());
     auto wait = Countdown::kLook;
     for (Entry& entry : entries_) {
       if (!entry.on_over) continue;

@@ -39,13 +39,19 @@ class DeadlineKeeper {
     std::list<Entry>::iterator entry_;
   };
 
+  /// For how long this process did not run just before now: peers that have waited for it are not to blame.
+  std::chrono::nanoseconds absence();
+
  private:
   void work();
+  void look(posix::Countdown::Clock::time_point now);
 
   std::mutex mutex_;  // guards everything below except the thread
   std::condition_variable changed_;
   std::list<Entry> entries_;
-  posix::Countdown::Clock::time_point next_look_;
+  posix::Countdown::Clock::time_point next_look_ = posix::Countdown::Clock::now();
+  std::chrono::nanoseconds absence_{};  ///< the last one
+  posix::Countdown::Clock::time_point back_;
   bool stopping_ = false;
   std::thread thread_;
 };

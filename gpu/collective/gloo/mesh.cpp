@@ -423,6 +423,14 @@ Error GlooMesh::late(const OperationDeadline& deadline, int peer) const {
 }
 
 Error GlooMesh::lost(const OperationDeadline& deadline, int peer, const std::string& text) const {
+  const auto absence = std::chrono::duration<double>(device_->deadlines.absence()).count();
+  if (absence > 0) {
+    return {Errc::peer_lost,
+            fmt::format(
+                "group '{}': {}: this process did not run for {:.3g} s (it was stopped, or its host was), "
+                "and the others have not waited for it",
+                group_.name, deadline.what, absence)};
+  }
   if (peer == kAnyMember)
     return {Errc::peer_lost, fmt::format("group '{}': {}: no other rank is left ({})", group_.name,
                                          deadline.what, without_places(text))};
