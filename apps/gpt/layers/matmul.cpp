@@ -12,12 +12,19 @@ namespace troupe::apps::gpt {
 
 namespace {
 
-/// Has OpenBLAS take the buffer that it keeps from its first product on. False: there is no room for it.
-bool take_buffer() {
-  constexpr std::size_t kBytes = (std::size_t{128} << 20) + (std::size_t{1} << 20);
-  void* const room = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+bool has_room(std::size_t bytes, int protection) {
+  void* const room = ::mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (room == MAP_FAILED) return false;
-  ::munmap(room, kBytes);
+  ::munmap(room, bytes);
+  return true;
+}
+
+/// Has OpenBLAS take the buffer that it keeps from its first product on. False: there is no room for it.
+/// Threads that OpenBLAS began when it was loaded take one each, at any time: addresses must do for all.
+bool take_buffer(int threads) {
+  constexpr std::size_t kBytes = (std::size_t{128} << 20) + (std::size_t{1} << 20);
+  if (!has_room(static_cast<std::size_t>(threads) * kBytes, PROT_NONE)) return false;
+  if (!has_room(kBytes, PROT_READ | PROT_WRITE)) return false;
   // Small products are computed without the buffer.
   constexpr std::size_t kSide = 512;
   std::vector<float> values(3 * kSide * kSide, 0.0F);
@@ -84,12 +91,15 @@ void linear_backward_weight(LinearShape shape, const T* d_y, const T* x, T* d_we
 }
 
 core::Result<void> prepare_blas() {
+  static const int threads = openblas_get_num_threads();
   openblas_set_num_threads(1);
-  static const bool has_buffer = take_buffer();  // it is the process's
+  static const bool has_buffer = take_buffer(threads);  // it is the process's
   if (has_buffer) return {};
   return core::fail(
       core::Errc::out_of_memory,
-      "OpenBLAS needs a buffer of 128 MiB and this process cannot get it; raise its limit (ulimit -v)");
+      "OpenBLAS needs a buffer of 128 MiB for each of its threads ({}) and this process cannot get "
+      "it; raise its limit (ulimit -v), or set OPENBLAS_NUM_THREADS=1",
+      threads);
 }
 
 template void multiply<float>(const MatrixProduct<float>&);
