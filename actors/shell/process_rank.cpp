@@ -44,8 +44,8 @@ struct ProcessRank::State {
   bool has_own_environment = false;  ///< the caller's, instead of the process's
   JobToken token{};
   std::string device_name;
-  // Before the device, which may fail, and say so on the stage, as long as it exists.
-  std::shared_mutex stage_mutex;  // guards stage: users share it, setting or taking it is exclusive
+  // The stage comes before the device, which may fail, and say so on the stage, as long as it exists.
+  std::shared_mutex stage_mutex;  // guards stage, and what form_anew() replaces: users share it
   std::unique_ptr<CafStage> stage;
   std::unique_ptr<gpu::Device> device;
   std::unique_ptr<gpu::Device> host_device;  ///< null: `device` itself has host memory
@@ -386,10 +386,9 @@ core::Result<void> ProcessRank::form_anew(const core::Error& why) {
   log(Subsystem::session).info("this process goes on in epoch {}: {}", next.epoch.value, why.message);
   state_->log_options.epoch = next.epoch;
   auto log = TRY(Log::open(state_->log_options));
-  {
-    std::lock_guard lock(state_->stage_mutex);
-    state_->log_before = std::exchange(state_->log, std::move(log));
-  }
+  // A thread that asks for the waits at the same time reads what this writes.
+  std::lock_guard lock(state_->stage_mutex);
+  state_->log_before = std::exchange(state_->log, std::move(log));
   state_->environment = std::move(next);
   state_->is_member = false;
   state_->is_used = false;

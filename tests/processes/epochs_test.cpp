@@ -7,7 +7,9 @@
 #include <array>
 #include <barrier>
 #include <filesystem>
+#include <iterator>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "actors/session/session.hpp"
@@ -33,8 +35,18 @@ std::size_t entries_of(const char* folder) {
                                                 std::filesystem::directory_iterator()));
 }
 
+/// A thread that was joined is listed for a moment yet.
+std::size_t threads_of_process() {
+  auto fewest = entries_of("/proc/self/task");
+  for (int i = 0; i < 500; ++i) {
+    std::this_thread::yield();
+    fewest = std::min(fewest, entries_of("/proc/self/task"));
+  }
+  return fewest;
+}
+
 struct Resources {
-  std::size_t threads = entries_of("/proc/self/task");
+  std::size_t threads = threads_of_process();
   std::size_t descriptors = entries_of("/proc/self/fd");
   std::size_t heap_bytes = ::mallinfo2().uordblks;
   std::size_t segments = 0;
@@ -77,9 +89,8 @@ core::Result<void> train(ProcessRank& world) {
 TEST(Epochs, LeaveNothingBehindInTheProcessThatOutlivesThem) {
   const tests::ScratchFolder folder;
   const int epochs = epoch_count();
-  std::vector<std::uint16_t> ports(static_cast<std::size_t>(epochs) + 1);
-  std::generate(ports.begin(), ports.end(), tests::unused_port);
-  const auto job = fmt::format("epochs-{}", ports[0]);
+  auto port = tests::unused_port();  // of the epoch
+  const auto job = fmt::format("epochs-{}", port);
   const auto place = [&](int rank, std::uint64_t epoch) {
     JobEnvironment environment;
     environment.rank = {rank};
@@ -88,7 +99,7 @@ TEST(Epochs, LeaveNothingBehindInTheProcessThatOutlivesThem) {
     environment.local_world = 2;
     environment.job = job;
     environment.epoch = {epoch};
-    environment.control_port = ports[epoch];
+    environment.control_port = port;
     return environment;
   };
   std::vector<Resources> seen;
@@ -108,8 +119,11 @@ TEST(Epochs, LeaveNothingBehindInTheProcessThatOutlivesThem) {
       if (!end && result) result = end.error().code == core::Errc::peer_lost ? result : end;
       together.arrive_and_wait();
       if (rank == 0) {
-        seen.emplace_back();
-        seen.back().segments = tests::segments_with(job).size();
+        if (i == epochs / 3 || i == epochs - 1) {
+          seen.emplace_back();
+          seen.back().segments = tests::segments_with(job).size();
+        }
+        port = tests::unused_port();
       }
       together.arrive_and_wait();
       if (i + 1 < epochs && result) result = world->form_anew(end.error());
@@ -124,9 +138,8 @@ TEST(Epochs, LeaveNothingBehindInTheProcessThatOutlivesThem) {
   }
   for (const auto& end : ends) EXPECT_TRUE(end.has_value()) << end.error().message;
 
-  ASSERT_EQ(seen.size(), static_cast<std::size_t>(epochs));
-  const auto& early = seen[static_cast<std::size_t>(epochs) / 3];
-  const auto& last = seen.back();
+  ASSERT_EQ(seen.size(), 2u);
+  const auto& [early, last] = std::pair(seen[0], seen[1]);
   RecordProperty("heap_growth",
                  std::to_string(static_cast<std::int64_t>(last.heap_bytes - early.heap_bytes)));
   EXPECT_EQ(last.threads, early.threads);

@@ -9,6 +9,7 @@
 
 #include "actors/session/session.hpp"
 #include "actors/world/transport/tcp.hpp"
+#include "core/errors.hpp"
 #include "messages/border.hpp"
 #include "tests/actors/world/transport/pair.hpp"
 #include "tests/support/rendezvous_memory.hpp"
@@ -66,6 +67,41 @@ TEST(ProcessWorld, HasOneSession) {
   EXPECT_FALSE(third.has_value());
   EXPECT_EQ(third.error().message,
             "this world has, or had, a session or an attempt to join; make another one");
+}
+
+TEST(ProcessWorld, HasAnotherSessionInTheNextEpoch) {
+  const core::Error lost{core::Errc::peer_lost, "rank 1 was lost"};
+  ProcessWorldOptions options;
+  bool goes_on = true;
+  options.environment = [] { return core::Result<JobEnvironment>(JobEnvironment{}); };
+  options.next_environment = [&](const JobEnvironment& over) -> core::Result<JobEnvironment> {
+    if (!goes_on) return core::fail(core::Errc::unavailable, "the job ends");
+    JobEnvironment next = over;
+    next.epoch.value += 1;
+    return next;
+  };
+  const auto world = ProcessRank::create(std::move(options)).value();
+  const auto join = [&] { return Session::join(*world, {}, {{"weight", {4}}}); };
+  auto session = join();
+  ASSERT_TRUE(session.has_value()) << session.error().message;
+  EXPECT_EQ(world->form_anew(lost).error().code, core::Errc::invalid_argument) << "the session is open";
+  session->reset();
+
+  const core::Error own{core::Errc::io, "the disk is full"};
+  EXPECT_EQ(world->form_anew(own).error(), own) << "it says nothing about another rank";
+  EXPECT_FALSE(join().has_value());
+  for (std::uint64_t epoch = 2; epoch < 5; ++epoch) {
+    ASSERT_TRUE(world->form_anew(lost));
+    EXPECT_EQ(world->epoch().value, epoch);
+    auto next = join();
+    ASSERT_TRUE(next.has_value()) << next.error().message;
+    ASSERT_TRUE((*next)->leave());
+  }
+  goes_on = false;
+
+  EXPECT_EQ(world->form_anew(lost).error(), lost);
+  EXPECT_EQ(world->epoch().value, 4u);
+  EXPECT_FALSE(join().has_value());
 }
 
 TEST(ProcessWorld, IsUsedUpByAnAttemptToJoinThatFailed) {
