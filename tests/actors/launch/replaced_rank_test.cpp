@@ -115,7 +115,7 @@ TEST(ReplacedRank, AnotherFailureBeforeThatRestartsTheGangAndCountsOnce) {
 
 TEST(ReplacedRank, WasKilledIfAllOthersWaitForAnotherEpochAndItDoesNot) {
   auto machine = started_with(kept());
-  const auto at = [](int milliseconds) { return std::chrono::milliseconds(milliseconds); };
+  const auto at = [](int count) { return std::chrono::milliseconds(count); };
   EXPECT_TRUE(machine.waited_for({true, false, false}, at(1000)).empty()) << "another may follow";
   EXPECT_TRUE(machine.waited_for({true, false, true}, at(1100)).empty());
   EXPECT_TRUE(machine.waited_for({true, true, true}, at(1500)).empty()) << "it was only late";
