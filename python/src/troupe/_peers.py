@@ -75,7 +75,8 @@ def own_address(towards: Optional[str], port: int) -> str:
 
 
 def _pieces(pieces: Sequence[Piece]) -> Any:
-    return (_c.Piece * len(pieces))(*pieces)
+    array: Any = _c.Piece * len(pieces)
+    return array(*pieces)
 
 
 def _counts(counts: Optional[Sequence[int]]) -> Any:
@@ -104,6 +105,8 @@ _beside: Optional[weakref.ReferenceType["Peers"]] = None
 
 class Peers:
     """A group; troupe's peers.h says what each call means. The members call the same operations in one order."""
+
+    _handle: ctypes.c_void_p
 
     def __init__(self, store: Store, name: str, ranks: Sequence[int], index: int, address: str,
                  milliseconds: int) -> None:

@@ -25,12 +25,15 @@ from typing import Any, Optional, Union
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
+import torch.distributed.checkpoint as _dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
 from troupe.errors import Error, Status
 
 __all__ = ["Checkpointer", "Reader", "Save", "Writer", "load", "save_async"]
 
+dcp: Any = _dcp
 HASHES = "hashes.json"
 ALGORITHM = "blake2b-128"
 _METADATA = ".metadata"
@@ -61,7 +64,7 @@ def _sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-class Writer(dcp.FileSystemWriter):
+class Writer(FileSystemWriter):
     """Writes beside the directory and renames at the end; a directory of that name is replaced then. All ranks write to
     one file system. What a save that ended early has left is removed by the next one of the same name."""
 
@@ -82,7 +85,7 @@ class Writer(dcp.FileSystemWriter):
         # The coordinator makes the directory, and empties it, before anybody writes.
         return plan
 
-    def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
+    def prepare_global_plan(self, plans: list[Any]) -> Any:
         shutil.rmtree(self._part, ignore_errors=True)
         self._part.mkdir(parents=True)
         return super().prepare_global_plan(plans)
@@ -112,7 +115,7 @@ class Writer(dcp.FileSystemWriter):
         shutil.rmtree(old, ignore_errors=True)
 
 
-class Reader(dcp.FileSystemReader):
+class Reader(FileSystemReader):
     """Compares each file that a rank reads with its hash, before anything of it is used. Directories of DCP's own, which
     have no hashes, are read as they are."""
 
@@ -151,7 +154,7 @@ class Reader(dcp.FileSystemReader):
         return super().read_data(plan, planner)
 
 
-def _cause_of(error: dcp.CheckpointException) -> BaseException:
+def _cause_of(error: CheckpointException) -> BaseException:
     """The first rank's failure of ours; otherwise all of them, as DCP tells them, which is no Exception."""
     for cause, *_ in error.failures.values():
         if isinstance(cause, Error):
@@ -205,7 +208,7 @@ class Checkpointer:
             dcp.save(state, storage_writer=Writer(save.directory), process_group=self._group,
                      no_dist=self._group is None)
             save._future.set_result(None)
-        except dcp.CheckpointException as error:
+        except CheckpointException as error:
             save._future.set_exception(_cause_of(error))
         except BaseException as error:  # pylint: disable=broad-except
             save._future.set_exception(error)
@@ -220,9 +223,10 @@ class Checkpointer:
         if not isinstance(value, torch.Tensor):
             return value
         if hasattr(value, "to_local"):  # a DTensor
-            local = self._copy(value.to_local(), at, used)
-            return type(value).from_local(local, value.device_mesh, value.placements, run_check=False,
-                                          shape=value.shape, stride=value.stride())
+            whole: Any = value
+            local = self._copy(whole.to_local(), at, used)
+            return type(whole).from_local(local, whole.device_mesh, whole.placements, run_check=False,
+                                          shape=whole.shape, stride=whole.stride())
         copy = self._copies.get(at)
         if copy is None or copy.shape != value.shape or copy.dtype != value.dtype:
             copy = self._copies[at] = torch.empty(value.shape, dtype=value.dtype, device="cpu")
@@ -257,5 +261,5 @@ def load(state_dict: dict[str, Any], directory: Union[str, os.PathLike[str]], *,
     reader.read_metadata()  # what is wrong with it is told here; DCP wraps such errors
     try:
         dcp.load(state_dict, storage_reader=reader, process_group=process_group, no_dist=alone)
-    except dcp.CheckpointException as error:
+    except CheckpointException as error:
         raise _cause_of(error) from None

@@ -4,7 +4,6 @@ Python; the entry point of the package, or importing `troupe.torch`, makes the n
 
 from __future__ import annotations
 
-import queue
 import re
 import threading
 from datetime import timedelta
@@ -17,9 +16,12 @@ from torch._C import _distributed_c10d as c10d
 from troupe import _c
 from troupe._peers import Message, Peers, Piece, own_address
 from troupe.errors import Error, Status, invalid
+from troupe.torch.works import (FOR_EVER_MS, BackendError, Completed, Follower, OnItsWay, Pending, Posted,
+                                complete_torchs_work, milliseconds_of, translated)
+
+__all__ = ["Backend", "BackendError", "create", "register"]
 
 NAME = "troupe"
-FOR_EVER_MS = 100 * 365 * 24 * 3600 * 1000
 DRAIN_MS = 10_000
 
 DTYPES = {
@@ -27,28 +29,13 @@ DTYPES = {
     torch.int64: _c.I64, torch.int32: _c.I32, torch.int16: _c.I16, torch.int8: _c.I8, torch.uint8: _c.U8,
     torch.uint16: _c.U16, torch.uint32: _c.U32, torch.uint64: _c.U64, torch.bool: _c.BOOL,
 }
-_OPS = dist.ReduceOp.RedOpType
+_OPS: Any = dist.ReduceOp.RedOpType
 REDUCTIONS = {
     _OPS.SUM: _c.SUM, _OPS.AVG: _c.AVERAGE, _OPS.MIN: _c.MIN, _OPS.MAX: _c.MAX, _OPS.PRODUCT: _c.PRODUCT,
     _OPS.BAND: _c.BIT_AND, _OPS.BOR: _c.BIT_OR, _OPS.BXOR: _c.BIT_XOR,
 }
 # Of booleans, which stay 0 or 1: a sum is true if one of them is, a product if all are.
 OF_BOOLEANS = {_c.SUM: _c.MAX, _c.PRODUCT: _c.MIN}
-
-
-class BackendError(Error, dist.DistBackendError):
-    """An operation failed; `status` says in which way, and the message names the rank where one is to blame."""
-
-
-def _translated(error: Error) -> Error:
-    return error if error.status == Status.INVALID_ARGUMENT else BackendError(error.status, str(error))
-
-
-def _milliseconds(timeout: Any, otherwise: int) -> int:
-    """Of a timedelta or milliseconds; those that are unset or not positive mean something else."""
-    if isinstance(timeout, timedelta):
-        timeout = int(timeout.total_seconds() * 1000)
-    return timeout if timeout and timeout > 0 else otherwise
 
 
 class Memory:
@@ -88,219 +75,16 @@ class Memory:
                 tensor.copy_(there)
 
 
-def _result_of(future: Any) -> Any:
-    """Of what a future was given: its value, or its error raised. An error that is raised here arrives in C++, where
-    Reducer and others look for it; `Future.set_exception()` does not tell them."""
-    value = future.value()
-    if isinstance(value, Error):
-        raise value
-    return value
-
-
-class Completed(c10d.Work):
-    """An operation that was over when its call returned. What torch hands out for a Work in Python is another object,
-    which forwards wait() and get_future() and nothing else; _complete_torchs_work() has the rest."""
-
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
-        super().__init__()
-        self.tensors = tensors
-
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        return True
-
-    def get_future(self) -> Any:
-        future: Any = torch.futures.Future()
-        future.set_result(self.tensors)
-        return future
-
-
-class Pending(Completed):
-    """An operation that goes on by itself. What is to be done with its results is done once, by the first thread that
-    finds it over."""
-
-    def __init__(self, backend: "Backend", tensors: list[torch.Tensor], spread: Callable[[], None]) -> None:
-        super().__init__(tensors)
-        self.backend, self.spread = backend, spread
-        self.lock = threading.Lock()
-        self.is_over = False
-        self._error: Optional[Error] = None
-        self._promise: Any = None
-        self._future: Any = None
-        backend.begin(self)
-
-    def wait_for(self, milliseconds: int) -> None:
-        """Until it is over."""
-        raise NotImplementedError
-
-    def outlives(self, error: Error) -> bool:
-        """Whether it goes on although a wait ended in that error."""
-        return False
-
-    def follow(self) -> None:
-        """Has another thread finish it."""
-        raise NotImplementedError
-
-    def finish(self, milliseconds: int) -> None:
-        """Until it is over; raises its error."""
-        if not self.is_over:
-            error: Optional[Error] = None
-            try:
-                self.wait_for(milliseconds)
-            except Error as failed:
-                error = _translated(failed)
-                if self.outlives(error):
-                    raise error from None
-            self.end(error)
-        if self._error is not None:
-            raise self._error
-
-    def end(self, error: Optional[Error]) -> None:
-        with self.lock:
-            if self.is_over:
-                return
-            if error is None:
-                self.spread()
-            self._error, self.is_over = error, True
-        self.backend.forget(self, error)
-        if self._promise is not None:
-            self._promise.set_result(error or self.tensors)
-
-    def finish_quietly(self) -> None:
-        """For its future, which has its error."""
-        try:
-            self.finish(FOR_EVER_MS)
-        except Error:
-            pass
-
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        self.finish(_milliseconds(timeout, FOR_EVER_MS))
-        return True
-
-    def get_future(self) -> Any:
-        with self.lock:
-            if self._future is not None:
-                return self._future
-            promise: Any = torch.futures.Future()
-            self._future = promise.then(_result_of)
-            if not self.is_over:
-                self._promise = promise
-        if self._promise is None:
-            promise.set_result(self._error or self.tensors)
-        else:
-            self.follow()
-        return self._future
-
-
-class Posted(Pending):
-    """A collective in the group's own thread."""
-
-    number = 0
-    memory: Any = None
-
-    def wait_for(self, milliseconds: int) -> None:
-        self.backend.peers.wait(self.number, milliseconds)
-
-    def outlives(self, error: Error) -> bool:
-        return error.status == Status.TIMEOUT and self.backend.peers.completed() < self.number
-
-    def follow(self) -> None:
-        self.backend.follower.put(self.finish_quietly)
-
-
-class OnItsWay(Pending):
-    """A message."""
-
-    message: Message
-    _watcher: Optional[threading.Thread] = None
-
-    def __init__(self, backend: "Backend", tensors: list[torch.Tensor], spread: Callable[[], None]) -> None:
-        super().__init__(backend, tensors, spread)
-        self._waiting = threading.Lock()
-
-    def wait_for(self, milliseconds: int) -> None:
-        with self._waiting:
-            if self.is_over:
-                return  # another thread has waited
-            error: Optional[Error] = None
-            try:
-                source = self.message.wait(min(milliseconds, self.backend.timeout_ms))
-                self.tensors[0]._troupe_source_rank = source  # type: ignore[attr-defined]
-            except Error as failed:
-                error = _translated(failed)
-            self.message.free()
-            self.end(error)
-
-    def follow(self) -> None:
-        with self.lock:
-            if self._watcher is None and not self.is_over:
-                self._watcher = threading.Thread(target=self.finish_quietly, daemon=True, name="troupe message")
-                self._watcher.start()
-
-    def join(self) -> None:
-        if self._watcher is not None:
-            self._watcher.join()
-
-
-def _complete_torchs_work() -> None:
-    """Gives the objects that torch hands out for a Work in Python what they lack: they never say that they are
-    completed, and do not know whom a message came from. Those of other back-ends answer as before."""
-    is_completed, source_rank = c10d.Work.is_completed, c10d.Work._source_rank
-
-    def is_completed_or_has_result(work: Any) -> bool:
-        if is_completed(work):
-            return True
-        try:
-            return bool(work.get_future().done())
-        except RuntimeError:
-            return False
-
-    def known_source_rank(work: Any) -> int:
-        try:
-            return int(source_rank(work))
-        except RuntimeError:
-            future = work.get_future() if is_completed_or_has_result(work) else None
-            found = getattr(future.value()[0], "_troupe_source_rank", None) if future is not None else None
-            if found is None:
-                raise
-            return int(found)
-
-    c10d.Work.is_completed, c10d.Work._source_rank = is_completed_or_has_result, known_source_rank
-
-
-class Follower:
-    """A thread that completes futures, made when the first one is asked for."""
-
-    def __init__(self) -> None:
-        self._queue: "queue.SimpleQueue[Optional[Callable[[], None]]]" = queue.SimpleQueue()
-        self._thread: Optional[threading.Thread] = None
-
-    def put(self, body: Callable[[], None]) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, daemon=True, name="troupe futures")
-            self._thread.start()
-        self._queue.put(body)
-
-    def _run(self) -> None:
-        while (body := self._queue.get()) is not None:
-            body()
-            del body
-
-    def stop(self) -> None:
-        self._queue.put(None)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-
-class Backend(c10d.Backend):  # type: ignore[misc]
+class Backend(c10d.Backend):
     """One group of ranks."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, group: str = "",
                  ranks: Sequence[int] = ()) -> None:
         super().__init__(rank, size)
-        self._options = c10d.Backend.Options(NAME, timeout)
-        self._options.group_name = group
-        self._options.global_ranks_in_group = list(ranks)
-        self.timeout_ms = _milliseconds(timeout, FOR_EVER_MS)
+        options: Any = c10d.Backend.Options(NAME, timeout)
+        options.group_name, options.global_ranks_in_group = group, list(ranks)
+        self._options = options
+        self.timeout_ms = milliseconds_of(timeout, FOR_EVER_MS)
         self._rank, self._size, self._sequence = rank, size, 0
         self._failed: Optional[Error] = None
         self._under_way: set[Pending] = set()
@@ -308,9 +92,9 @@ class Backend(c10d.Backend):  # type: ignore[misc]
         self.follower = Follower()
         name = re.sub(r"[^A-Za-z0-9_-]", "-", group)[-60:] or "group"
         at = store
-        while isinstance(at, dist.PrefixStore):
+        while isinstance(at, c10d.PrefixStore):
             at = at.underlying_store
-        host, port = (at.host, at.port) if isinstance(at, dist.TCPStore) else (None, 0)
+        host, port = (at.host, at.port) if isinstance(at, c10d.TCPStore) else (None, 0)
         self.peers = Peers(store, name, list(ranks) or list(range(size)), rank, own_address(host, port),
                            self.timeout_ms)
 
@@ -340,7 +124,7 @@ class Backend(c10d.Backend):  # type: ignore[misc]
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._options._timeout = timeout
-        self.timeout_ms = _milliseconds(timeout, FOR_EVER_MS)
+        self.timeout_ms = milliseconds_of(timeout, FOR_EVER_MS)
 
     setTimeout = _set_default_timeout = set_timeout
 
@@ -359,7 +143,7 @@ class Backend(c10d.Backend):  # type: ignore[misc]
     def _run(self, kind: int, given: Memory, taken: Memory, opts: Any, **more: Any) -> c10d.Work:
         """Runs it now if the caller waits for it anyway; otherwise in the group's own thread."""
         self._sequence += 1
-        milliseconds = _milliseconds(getattr(opts, "timeout", None), self.timeout_ms)
+        milliseconds = milliseconds_of(getattr(opts, "timeout", None), self.timeout_ms)
         code = given.code if given.tensors else taken.code
         if getattr(opts, "asyncOp", True):
             work = Posted(self, taken.tensors or given.tensors, taken.spread)
@@ -368,13 +152,13 @@ class Backend(c10d.Backend):  # type: ignore[misc]
                 work.number = self.peers.run(kind, code, given.pieces, taken.pieces, milliseconds, post=True, **more)
             except Error as error:
                 self.forget(work, error)
-                raise _translated(error) from None
+                raise translated(error) from None
             return work
         try:
             self.peers.run(kind, code, given.pieces, taken.pieces, milliseconds, **more)
         except Error as error:
             self._note(error)
-            raise _translated(error) from None
+            raise translated(error) from None
         taken.spread()
         return Completed(taken.tensors or given.tensors)
 
@@ -447,14 +231,14 @@ class Backend(c10d.Backend):  # type: ignore[misc]
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor],
-                                    opts: Any) -> c10d.Work:
+                                    opts: Any) -> Any:
         return self._all([self.all_gather_single(output, given, opts) for output, given in zip(outputs, inputs)],
                          outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def allgather_coalesced(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor],
-                            opts: Any) -> c10d.Work:
+                            opts: Any) -> Any:
         """`outputs` has a list for each rank, with a tensor for each input."""
         works = [self.allgather([[of_rank[index] for of_rank in outputs]], [given], opts)
                  for index, given in enumerate(inputs)]
@@ -500,7 +284,7 @@ class Backend(c10d.Backend):  # type: ignore[misc]
     _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter_single_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor],
-                                        opts: Any) -> c10d.Work:
+                                        opts: Any) -> Any:
         return self._all([self.reduce_scatter_single(output, given, opts) for output, given in zip(outputs, inputs)],
                          outputs)
 
@@ -541,13 +325,13 @@ class Backend(c10d.Backend):  # type: ignore[misc]
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the ranks that did not come in time."""
         try:
-            self.peers.run(_c.BARRIER, _c.U8, (), (), _milliseconds(opts.timeout, self.timeout_ms))
+            self.peers.run(_c.BARRIER, _c.U8, (), (), milliseconds_of(opts.timeout, self.timeout_ms))
         except Error as error:
-            raise _translated(error) from None
+            raise translated(error) from None
 
     monitoredBarrier = monitored_barrier
 
-    def _all(self, works: list[Any], tensors: list[torch.Tensor]) -> c10d.Work:
+    def _all(self, works: list[Any], tensors: list[torch.Tensor]) -> Any:
         """Those of one coalesced call; they run in order, so the last one is over last."""
         if not works:
             return Completed(tensors)
@@ -566,14 +350,14 @@ class Backend(c10d.Backend):  # type: ignore[misc]
 
     # ---- Messages. ----
 
-    def _message(self, tensors: list[torch.Tensor], post: Callable[[Memory, int, int], Message]) -> c10d.Work:
+    def _message(self, tensors: list[torch.Tensor], post: Callable[[Memory, int, int], Message]) -> OnItsWay:
         memory = Memory([self._one(tensors, "a message")])
         work = OnItsWay(self, memory.tensors, memory.spread)
         try:
             work.message = post(memory, memory.there[0].data_ptr(), memory.there[0].nbytes)
         except Error as error:
             self.forget(work, error)
-            raise _translated(error) from None
+            raise translated(error) from None
         return work
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> c10d.Work:
@@ -634,5 +418,5 @@ def register() -> None:
         raise Error(Status.UNAVAILABLE, f"the back-end {NAME} of torch.distributed needs PyTorch 2.14, found "
                     f"{torch.__version__}; install a newer one, or use troupe.torch.Trainer")
     if NAME.upper() not in dist.Backend._plugins:
-        _complete_torchs_work()
+        complete_torchs_work()
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
