@@ -47,11 +47,13 @@ std::size_t bytes_of(const std::vector<BufferView>& pieces) {
   return bytes;
 }
 
+}  // namespace
+
 /// Pieces as one range: their own memory if there is one piece, otherwise memory into and out of which they
 /// are copied.
-class Joined {
+class JoinedPieces {
  public:
-  explicit Joined(std::vector<BufferView> pieces) : pieces_(std::move(pieces)) {
+  explicit JoinedPieces(std::vector<BufferView> pieces) : pieces_(std::move(pieces)) {
     std::erase_if(pieces_, [](BufferView piece) { return piece.bytes == 0; });
     if (pieces_.size() == 1) view_ = pieces_.front();
     if (pieces_.size() < 2) return;
@@ -80,12 +82,10 @@ class Joined {
   BufferView view_;
 };
 
-}  // namespace
-
 /// A collective on its way; its tasks share it.
 struct Peers::Run {
-  Joined inputs;
-  Joined outputs;
+  JoinedPieces inputs;
+  JoinedPieces outputs;
   std::shared_ptr<OperationStatus> status;
 
   Result<void> result() const { return *status->result(); }
@@ -122,9 +122,9 @@ Peers::~Peers() {
 Result<std::shared_ptr<Peers::Run>> Peers::enqueue(Collective collective, StreamView stream) {
   const bool in_place = collective.operation.kind == OperationKind::all_reduce;
   auto run = std::make_shared<Run>(
-      Run{Joined(std::move(collective.inputs)),
-          Joined(in_place ? std::vector<BufferView>{} : std::move(collective.outputs)), nullptr});
-  const Joined& results = in_place ? run->inputs : run->outputs;
+      Run{JoinedPieces(std::move(collective.inputs)),
+          JoinedPieces(in_place ? std::vector<BufferView>{} : std::move(collective.outputs)), nullptr});
+  const JoinedPieces& results = in_place ? run->inputs : run->outputs;
   collective.operation.input = run->inputs.view();
   collective.operation.output = results.view();
   if (run->inputs.is_copied()) stream->enqueue("join", {}, [run] { run->inputs.fill(); });
