@@ -2,8 +2,10 @@
 """The back-end "troupe" of torch.distributed, beside what torch's own tests (torch_suite.py) look at: values of all
 reductions and dtypes, memory in any form, and failures that name the rank."""
 
+import ctypes
 import os
 import signal
+import socket
 import threading
 import time
 import unittest
@@ -38,6 +40,23 @@ def joined(body, *arguments, timeout=60):
 
 def over(count, body, *arguments, **more):
     return ranks.results(count, lambda: joined(body, *arguments, **more))
+
+
+NEW_UTS = 0x04000000
+
+
+def moves():
+    """This process to a host of another name, with which it shares the network. False without the right to."""
+    if ctypes.CDLL(None).unshare(NEW_UTS) != 0:
+        return False
+    socket.sethostname("elsewhere")
+    return True
+
+
+def on_two_hosts(body, *arguments):
+    if os.environ["RANK"] == "2":
+        moves()
+    return body(*arguments)
 
 
 def input_of(rank, dtype, count=37):
@@ -262,6 +281,20 @@ class Values(unittest.TestCase):
 
     def test_stay_within_groups(self):
         over(3, groups)
+
+
+@unittest.skipUnless(ranks.results(1, moves)[0], "a rank may not take another host's name here")
+class Hosts(unittest.TestCase):
+    def test_exchange_the_same_values_over_tcp(self):
+        for body in (every_reduction, every_form_of_memory, messages, groups):
+            with self.subTest(body.__name__):
+                ranks.results(3, on_two_hosts, joined, body)
+
+    def test_name_a_dead_rank_soon(self):
+        found = ranks.outcomes(3, on_two_hosts, dies, 2)
+        for seconds, texts in found[:2]:
+            self.assertLess(seconds, 5)
+            self.assertTrue(all("lost the connection to rank 2" in text for text in texts), texts)
 
 
 class Failures(unittest.TestCase):
