@@ -11,8 +11,8 @@ function(troupe_local_names path variable)
     string(SUBSTRING "${text}" ${end} -1 text)
     string(REGEX MATCHALL "\n[A-Za-z][^\n]*" lines "${body}")
     foreach(line IN LISTS lines)
-      # Many have the same alias of the same type.
-      if(line MATCHES "^\nusing ")
+      # Many have the same alias of the same type, or of the same namespace.
+      if(line MATCHES "^\n(using|namespace) ")
         continue()
       endif()
       if(line MATCHES "^\n(struct|class|enum class|union) ([A-Za-z0-9_]+)")

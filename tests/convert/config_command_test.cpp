@@ -11,12 +11,6 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 using Json = nlohmann::json;
-using Words = std::vector<std::string>;
-
-Words operator+(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
 
 TEST(ConvertConfig, PrintsTheFieldsOfMegatronAsJson) {
   const auto run = run_convert({"config", golden_model("Qwen3-8B.json"), "--to", "megatron", "--tp", "2",

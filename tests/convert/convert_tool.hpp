@@ -10,6 +10,12 @@ namespace troupe::apps {
 
 using tests::Output;
 using tests::ScratchFolder;
+using Words = std::vector<std::string>;
+
+inline Words operator+(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
 
 /// `troupe convert ARGUMENTS`.
 Output run_convert(const std::vector<std::string>& arguments);

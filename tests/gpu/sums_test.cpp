@@ -14,8 +14,8 @@ namespace {
 
 using core::DType;
 
-constexpr std::array kFloating = {DType::f32, DType::f16, DType::bf16, DType::f8_e4m3, DType::f8_e5m2};
-constexpr std::array kSummed = {DType::f32, DType::f16, DType::bf16};
+constexpr std::array kFloatingSums = {DType::f32, DType::f16, DType::bf16, DType::f8_e4m3, DType::f8_e5m2};
+constexpr std::array kSummedTypes = {DType::f32, DType::f16, DType::bf16};
 
 class Sums : public testing::TestWithParam<PlaceUnderTest>, protected AtPlace {
  protected:
@@ -58,8 +58,8 @@ std::vector<float> sums_of_tree(const std::vector<Vector>& slots, DType to, floa
 
 TEST_P(TreeSums, GiveTheBitsOfTheTreeForAnyNumberOfLanesAndAnyDtype) {
   constexpr std::size_t kCount = 1300;
-  for (const DType dtype : kSummed) {
-    for (const DType to : kSummed) {
+  for (const DType dtype : kSummedTypes) {
+    for (const DType to : kSummedTypes) {
       for (const int lanes : {1, 2, 3, 4, 5, 8, 33, 200}) {
         if (lanes > 8 && dtype != to) continue;
         const auto split = core::split_lanes(lanes, {lanes}).value();
@@ -180,7 +180,7 @@ TEST_P(TreeSums, TakeSlotsOfSeveralDtypes) {
 
 TEST_P(TreeSums, KeepTheirSlotsAndMayWriteOverOne) {
   const std::vector<core::TreeStep> steps = {{0, 1}};
-  for (const DType dtype : kSummed) {
+  for (const DType dtype : kSummedTypes) {
     const auto first = vector(dtype, mixed_numbers(700, 1));
     const auto second = vector(dtype, mixed_numbers(700, 2));
     const auto second_before = second.values();
@@ -211,7 +211,7 @@ TEST_P(TreeSums, RefuseAStepToASlotThatIsNotThere) {
 }
 
 TEST_P(Measure, SquaresAreTheHostsToTheLastBitHoweverTheRangeIsCut) {
-  for (const DType dtype : kFloating) {
+  for (const DType dtype : kFloatingSums) {
     const auto values = vector(dtype, mixed_numbers(40'000, 6, true));
     const Single<core::ExactSquareSum> whole(place());
     const Single<core::ExactSquareSum> pieces(place());
@@ -266,7 +266,7 @@ TEST_P(Measure, SquareSumsAreAddedLimbByLimb) {
 }
 
 TEST_P(Measure, TheLargestMagnitudeIgnoresSignsAndOnlyGrows) {
-  for (const DType dtype : kSummed) {
+  for (const DType dtype : kSummedTypes) {
     for (std::size_t at = 0; at < 600; at += 37) {
       std::vector<float> numbers(600, 0.25F);
       numbers[at] = -2;

@@ -14,7 +14,7 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-const char* const kText =
+const char* const kManifestText =
     "{\"format\":\"troupe-checkpoint\",\"version\":1,\n"
     "\"step\":7,\"save\":\"0123456789abcdef\",\n"
     "\"topology\":{\"world\":2},\n"
@@ -34,7 +34,7 @@ const char* const kText =
     "{\"key\":\"rng\",\"grid\":[2],\"cell\":[1],\"value\":null}\n"
     "],\n";
 
-Manifest sample() {
+Manifest sample_manifest() {
   Manifest manifest;
   manifest.step = StepCount{7};
   manifest.save = "0123456789abcdef";
@@ -55,20 +55,20 @@ std::string hashed(const std::string& body) {
   return body + "\"hash\":\"" + hex64(hash64(body)) + "\"}\n";
 }
 
-std::string refusal(const std::string& text) {
+std::string refusal_of_manifest(const std::string& text) {
   const auto parsed = parse_manifest(text);
   if (parsed) return "no error";
   EXPECT_EQ(parsed.error().code, Errc::corrupt);
   return parsed.error().message;
 }
 
-/// The refusal of the sample with a change, under a good hash.
+/// The refusal_of_manifest of the sample_manifest with a change, under a good hash.
 std::string refusal_with(const std::string& from, const std::string& to) {
-  std::string body = kText;
+  std::string body = kManifestText;
   const auto at = body.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   body.replace(at, from.size(), to);
-  const auto message = refusal(hashed(body));
+  const auto message = refusal_of_manifest(hashed(body));
   const std::string begin = "the manifest is not valid: ";
   return message.starts_with(begin) ? message.substr(begin.size()) : message;
 }
@@ -80,12 +80,12 @@ std::string complaint_with(const std::string& from, const std::string& to) {
 }
 
 TEST(Manifest, IsJsonWithOneLineAnItem) {
-  EXPECT_EQ(to_text(sample()), hashed(kText));
-  EXPECT_EQ(parse_manifest(hashed(kText)).value(), sample());
+  EXPECT_EQ(to_text(sample_manifest()), hashed(kManifestText));
+  EXPECT_EQ(parse_manifest(hashed(kManifestText)).value(), sample_manifest());
 }
 
 TEST(Manifest, SaysItsHashInItsLastLine) {
-  EXPECT_EQ(hash_of_sealed(to_text(sample())), hex64(hash64(kText)));
+  EXPECT_EQ(hash_of_sealed(to_text(sample_manifest())), hex64(hash64(kManifestText)));
 }
 
 TEST(Manifest, OfNothingHasEmptyLists) {
@@ -102,7 +102,7 @@ TEST(Manifest, OfNothingHasEmptyLists) {
 }
 
 TEST(Manifest, FindsTensorsByTheirKeys) {
-  const auto manifest = sample();
+  const auto manifest = sample_manifest();
 
   ASSERT_NE(manifest.find("w"), nullptr);
   ASSERT_NE(manifest.find("w"), nullptr);
@@ -113,17 +113,17 @@ TEST(Manifest, FindsTensorsByTheirKeys) {
 }
 
 TEST(Manifest, IsRefusedWhereverItIsCut) {
-  const auto text = hashed(kText);
+  const auto text = hashed(kManifestText);
 
   for (std::size_t length = 0; length < text.size(); ++length)
-    EXPECT_NE(refusal(text.substr(0, length)), "no error") << length;
-  EXPECT_EQ(refusal(text.substr(0, text.size() - 1)),
+    EXPECT_NE(refusal_of_manifest(text.substr(0, length)), "no error") << length;
+  EXPECT_EQ(refusal_of_manifest(text.substr(0, text.size() - 1)),
             "the manifest is cut short: it does not end with its hash");
-  EXPECT_EQ(refusal(text + "\n"), "the manifest is cut short: it does not end with its hash");
+  EXPECT_EQ(refusal_of_manifest(text + "\n"), "the manifest is cut short: it does not end with its hash");
 }
 
 TEST(Manifest, IsRefusedWhateverBitFlips) {
-  const auto text = hashed(kText);
+  const auto text = hashed(kManifestText);
 
   for (std::size_t bit = 0; bit < text.size() * 8; ++bit) {
     auto flipped = text;
@@ -133,12 +133,13 @@ TEST(Manifest, IsRefusedWhateverBitFlips) {
 }
 
 TEST(Manifest, NamesBothHashesOfAnAlteredText) {
-  auto text = hashed(kText);
+  auto text = hashed(kManifestText);
   text[text.find("\"step\":7") + 7] = '8';
 
   const auto body = text.substr(0, text.rfind("\"hash\""));
-  EXPECT_EQ(refusal(text), "the manifest was altered: its bytes have the hash " + hex64(hash64(body)) +
-                               ", it says " + hex64(hash64(std::string_view(kText))));
+  EXPECT_EQ(refusal_of_manifest(text), "the manifest was altered: its bytes have the hash " +
+                                           hex64(hash64(body)) + ", it says " +
+                                           hex64(hash64(std::string_view(kManifestText))));
 }
 
 TEST(Manifest, OfAnotherVersionIsNotRead) {
@@ -153,7 +154,7 @@ TEST(Manifest, OfAnotherVersionIsNotRead) {
 TEST(Manifest, SaysWhenAFileIsNone) {
   for (const char* text : {"", "{}", "[]", "{\"format\":\"other\",\"version\":1,\n",
                            "{\"format\":\"troupe-checkpoint\",\"version\":-1,\n"})
-    EXPECT_EQ(refusal(text),
+    EXPECT_EQ(refusal_of_manifest(text),
               "this is not a checkpoint's manifest: it does not begin with the format \"troupe-checkpoint\"");
 }
 
@@ -248,26 +249,26 @@ TEST(Manifest, RefusesShardsOfAnotherSizeThanTheirBytes) {
 
 TEST(Manifest, RefusesAShardWhoseBytesDoNotFitInto64Bits) {
   const std::string huge = "4611686018427387904";
-  std::string body = kText;
+  std::string body = kManifestText;
   const auto begin = body.find("{\"key\":\"w\"");
   body.replace(begin, body.find("\n],", begin) - begin,
                "{\"key\":\"w\",\"dtype\":\"F32\",\"shape\":[" + huge +
                    "],\"shards\":[[0,64,64,\"fedcba9876543210\",[0],[" + huge + "]]]}");
 
-  EXPECT_THAT(refusal(hashed(body)),
+  EXPECT_THAT(refusal_of_manifest(hashed(body)),
               HasSubstr("holds 4611686018427387904 elements of 4 bytes, bytes 64 to 64"));
 }
 
 TEST(Manifest, RefusesHugeBoxesThatOverlap) {
   const std::string huge = "4611686018427387904";
   const std::string shard = "[0,64,64,\"fedcba9876543210\",[0],[" + huge + "]]";
-  std::string body = kText;
+  std::string body = kManifestText;
   const auto begin = body.find("{\"key\":\"w\"");
   body.replace(begin, body.find("\n],", begin) - begin,
                "{\"key\":\"w\",\"dtype\":\"U8\",\"shape\":[" + huge + "],\"shards\":[" + shard + "," + shard +
                    "," + shard + "," + shard + "," + shard + "]}");
 
-  EXPECT_THAT(refusal(hashed(body)), HasSubstr("overlap"));
+  EXPECT_THAT(refusal_of_manifest(hashed(body)), HasSubstr("overlap"));
 }
 
 TEST(Manifest, RefusesBytesThatBelongToNobodyOrToTwo) {

@@ -29,7 +29,7 @@ Result<SafetensorsHeader> parse(const std::string& header, std::uint64_t data_by
   return parse_safetensors_header(bytes_in(file), file.size() + data_bytes);
 }
 
-std::string refusal(const std::string& header, std::uint64_t data_bytes) {
+std::string refusal_of_header(const std::string& header, std::uint64_t data_bytes) {
   const auto parsed = parse(header, data_bytes);
   if (parsed) return "no error";
   EXPECT_EQ(parsed.error().code, Errc::corrupt) << header;
@@ -173,19 +173,23 @@ TEST(SafetensorsHeader, RefusesLengthsThatTheFileDoesNotHave) {
 
 TEST(SafetensorsHeader, RefusesWhatIsNoObjectOfTensors) {
   for (const char* text : {"", "[]", "null", "3", "{", "{\"a\":1e999}", "{\"\xff\":1}", "{} x"})
-    EXPECT_EQ(refusal(text, 0), "a safetensors header is not a JSON object") << text;
-  EXPECT_EQ(refusal(std::string(1'000'000, '['), 0), "a safetensors header is not a JSON object");
-  EXPECT_EQ(refusal("{\"a\":" + std::string(100'000, '{'), 0), "a safetensors header is not a JSON object");
-  EXPECT_EQ(refusal(R"({"__metadata__":[]})", 0), "__metadata__ of a safetensors header is no object");
-  EXPECT_EQ(refusal(R"({"__metadata__":{"a":1}})", 0),
+    EXPECT_EQ(refusal_of_header(text, 0), "a safetensors header is not a JSON object") << text;
+  EXPECT_EQ(refusal_of_header(std::string(1'000'000, '['), 0), "a safetensors header is not a JSON object");
+  EXPECT_EQ(refusal_of_header("{\"a\":" + std::string(100'000, '{'), 0),
+            "a safetensors header is not a JSON object");
+  EXPECT_EQ(refusal_of_header(R"({"__metadata__":[]})", 0),
+            "__metadata__ of a safetensors header is no object");
+  EXPECT_EQ(refusal_of_header(R"({"__metadata__":{"a":1}})", 0),
             "'a' in __metadata__ of a safetensors header is not a string");
 }
 
 TEST(SafetensorsHeader, RefusesNamesThatComeTwice) {
   const std::string tensor = R"({"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
 
-  EXPECT_EQ(refusal("{\"a\":" + tensor + ",\"a\":" + tensor + "}", 0), "a safetensors header has 'a' twice");
-  EXPECT_EQ(refusal(R"({"__metadata__":{"k":"1","k":"2"}})", 0), "a safetensors header has 'k' twice");
+  EXPECT_EQ(refusal_of_header("{\"a\":" + tensor + ",\"a\":" + tensor + "}", 0),
+            "a safetensors header has 'a' twice");
+  EXPECT_EQ(refusal_of_header(R"({"__metadata__":{"k":"1","k":"2"}})", 0),
+            "a safetensors header has 'k' twice");
 }
 
 TEST(SafetensorsHeader, RefusesOtherTypesAtEveryPlace) {
@@ -201,13 +205,13 @@ TEST(SafetensorsHeader, RefusesOtherTypesAtEveryPlace) {
                                            {2, 0},     {1, 3},     {0, UINT64_MAX}};
 
   for (const auto& other : others) {
-    EXPECT_NE(refusal(text_of(other), 2), "no error") << other;
+    EXPECT_NE(refusal_of_header(text_of(other), 2), "no error") << other;
     for (const char* member : {"dtype", "shape", "data_offsets"}) {
       auto tensor = good;
       tensor[member] = other;
-      EXPECT_NE(refusal(text_of(tensor), 2), "no error") << tensor;
+      EXPECT_NE(refusal_of_header(text_of(tensor), 2), "no error") << tensor;
       tensor.erase(member);
-      EXPECT_EQ(refusal(text_of(tensor), 2),
+      EXPECT_EQ(refusal_of_header(text_of(tensor), 2),
                 "tensor 'a' of a safetensors header needs dtype, shape and data_offsets");
     }
   }
@@ -218,24 +222,25 @@ TEST(SafetensorsHeader, SaysWhatIsWrongWithATensor) {
     return R"({"a":{"dtype":"F32","shape":)" + std::string(shape) + R"(,"data_offsets":)" + offsets + "}}";
   };
 
-  EXPECT_EQ(refusal(tensor("[2]", "[0,12]"), 8), "tensor 'a' does not lie in the 8 data bytes of its file");
-  EXPECT_EQ(refusal(tensor("[3]", "[0,8]"), 8),
+  EXPECT_EQ(refusal_of_header(tensor("[2]", "[0,12]"), 8),
+            "tensor 'a' does not lie in the 8 data bytes of its file");
+  EXPECT_EQ(refusal_of_header(tensor("[3]", "[0,8]"), 8),
             "tensor 'a' has 8 bytes, its shape (3) of F32 needs 3 elements");
-  EXPECT_EQ(refusal(tensor("[2]", "[0,7]"), 7),
+  EXPECT_EQ(refusal_of_header(tensor("[2]", "[0,7]"), 7),
             "tensor 'a' has 7 bytes, its shape (2) of F32 needs 2 elements");
   EXPECT_EQ(
-      refusal(tensor("[4611686018427387904]", "[0,0]"), 0),
+      refusal_of_header(tensor("[4611686018427387904]", "[0,0]"), 0),
       "tensor 'a' has 0 bytes, its shape (4611686018427387904) of F32 needs 4611686018427387904 elements");
-  EXPECT_EQ(refusal(tensor("[4294967296,4294967296]", "[0,0]"), 0),
+  EXPECT_EQ(refusal_of_header(tensor("[4294967296,4294967296]", "[0,0]"), 0),
             "tensor 'a': the shape (4294967296, 4294967296) has more than 2^62 elements");
-  EXPECT_EQ(refusal(tensor("[1]", "[4,8]"), 8),
+  EXPECT_EQ(refusal_of_header(tensor("[1]", "[4,8]"), 8),
             "tensor 'a' begins at byte 66 of its file, expected 62: a gap or an overlap");
-  EXPECT_EQ(refusal(tensor("[1]", "[0,4]"), 8), "the file has 70 bytes, its tensors end at 66");
-  EXPECT_EQ(refusal(R"({"a":{"dtype":"F4","shape":[2,3],"data_offsets":[0,2]}})", 2),
+  EXPECT_EQ(refusal_of_header(tensor("[1]", "[0,4]"), 8), "the file has 70 bytes, its tensors end at 66");
+  EXPECT_EQ(refusal_of_header(R"({"a":{"dtype":"F4","shape":[2,3],"data_offsets":[0,2]}})", 2),
             "tensor 'a' has 2 bytes, its shape (2, 3) of F4 needs 6 elements");
-  EXPECT_EQ(refusal(R"({"a":{"dtype":"C64","shape":[2],"data_offsets":[0,8]}})", 8),
+  EXPECT_EQ(refusal_of_header(R"({"a":{"dtype":"C64","shape":[2],"data_offsets":[0,8]}})", 8),
             "tensor 'a' has 8 bytes, its shape (2) of C64 needs 2 elements");
-  EXPECT_EQ(refusal(R"({"a":{"dtype":"NEW","shape":[2],"data_offsets":[0,3]}})", 2),
+  EXPECT_EQ(refusal_of_header(R"({"a":{"dtype":"NEW","shape":[2],"data_offsets":[0,3]}})", 2),
             "tensor 'a' does not lie in the 2 data bytes of its file");
 }
 

@@ -29,7 +29,7 @@ SaveStructure holding(const Tensor& tensor, const std::vector<Box>& boxes) {
   return structure;
 }
 
-std::string refusal(const std::vector<SaveStructure>& structures) {
+std::string refusal_of_plan(const std::vector<SaveStructure>& structures) {
   const auto plan = plan_save(views_of(structures));
   return plan ? "no error" : plan.error().message;
 }
@@ -145,32 +145,33 @@ TEST(SavePlan, NamesATensorThatTwoRanksTypeDifferently) {
 }
 
 TEST(SavePlan, NamesATensorThatTwoRanksShapeDifferently) {
-  EXPECT_EQ(
-      refusal({{}, holding({"w", DType::f32, {4}}, {row(0, 4)}), holding({"w", DType::f32, {4, 1}}, {})}),
-      "tensor 'w' is f32 of shape (4) on rank 1 and f32 of shape (4, 1) on rank 2; give it one form");
+  EXPECT_EQ(refusal_of_plan(
+                {{}, holding({"w", DType::f32, {4}}, {row(0, 4)}), holding({"w", DType::f32, {4, 1}}, {})}),
+            "tensor 'w' is f32 of shape (4) on rank 1 and f32 of shape (4, 1) on rank 2; give it one form");
 }
 
 TEST(SavePlan, NamesATensorWithAHole) {
   EXPECT_EQ(
-      refusal({holding({"w", DType::f32, {9}}, {row(0, 4)}), holding({"w", DType::f32, {9}}, {row(5, 4)})}),
+      refusal_of_plan(
+          {holding({"w", DType::f32, {9}}, {row(0, 4)}), holding({"w", DType::f32, {9}}, {row(5, 4)})}),
       "tensor 'w': Invalid access pattern: 8 of 9 elements of a tensor of shape (9) are covered by 2 boxes");
 }
 
 TEST(SavePlan, NamesATensorWhosePiecesOverlap) {
-  EXPECT_EQ(
-      refusal({holding({"w", DType::f32, {9}}, {row(0, 5)}), holding({"w", DType::f32, {9}}, {row(4, 5)})}),
-      "tensor 'w': Invalid access pattern: [0:5] and [4:9] of a tensor of shape (9) overlap");
+  EXPECT_EQ(refusal_of_plan(
+                {holding({"w", DType::f32, {9}}, {row(0, 5)}), holding({"w", DType::f32, {9}}, {row(4, 5)})}),
+            "tensor 'w': Invalid access pattern: [0:5] and [4:9] of a tensor of shape (9) overlap");
 }
 
 TEST(SavePlan, NamesATensorWhosePieceLeavesIt) {
-  EXPECT_EQ(refusal({holding({"w", DType::f32, {9}}, {row(0, 10)})}),
+  EXPECT_EQ(refusal_of_plan({holding({"w", DType::f32, {9}}, {row(0, 10)})}),
             "tensor 'w': Invalid access pattern: [0:10] does not lie in a tensor of shape (9)");
 }
 
 TEST(SavePlan, RefusesNamesThatFilesCannotHold) {
-  EXPECT_THAT(refusal({holding({"__metadata__", DType::f32, {1}}, {row(0, 1)})}),
+  EXPECT_THAT(refusal_of_plan({holding({"__metadata__", DType::f32, {1}}, {row(0, 1)})}),
               HasSubstr("no tensor can have the name '__metadata__'"));
-  EXPECT_THAT(refusal({holding({"a\xff", DType::f32, {1}}, {row(0, 1)})}),
+  EXPECT_THAT(refusal_of_plan({holding({"a\xff", DType::f32, {1}}, {row(0, 1)})}),
               HasSubstr("is not UTF-8: \"a\\xff\""));
 }
 
@@ -178,16 +179,17 @@ TEST(SavePlan, RefusesATensorThatARankListsTwice) {
   auto structure = holding({"w", DType::f32, {4}}, {row(0, 2)});
   give(structure, {"w", DType::f32, {4}}, {row(2, 2)});
 
-  EXPECT_EQ(refusal({{}, structure}), "rank 1 lists tensor 'w' twice; list it once, with all its pieces");
+  EXPECT_EQ(refusal_of_plan({{}, structure}),
+            "rank 1 lists tensor 'w' twice; list it once, with all its pieces");
 }
 
 TEST(SavePlan, RefusesTensorsWhoseBytesCannotBeCounted) {
   const std::int64_t many = std::int64_t{1} << 61;
 
-  EXPECT_THAT(refusal({holding({"w", DType::f32, {many}}, {row(0, many)})}), HasSubstr("2^63 bytes"));
-  EXPECT_THAT(refusal({holding({"w", DType::f32, Shape(65, 1)}, {Box::whole(Shape(65, 1))})}),
+  EXPECT_THAT(refusal_of_plan({holding({"w", DType::f32, {many}}, {row(0, many)})}), HasSubstr("2^63 bytes"));
+  EXPECT_THAT(refusal_of_plan({holding({"w", DType::f32, Shape(65, 1)}, {Box::whole(Shape(65, 1))})}),
               HasSubstr("more than 64 axes"));
-  EXPECT_THAT(refusal({holding({"w", DType::f32, {-1}}, {})}), HasSubstr("negative extent"));
+  EXPECT_THAT(refusal_of_plan({holding({"w", DType::f32, {-1}}, {})}), HasSubstr("negative extent"));
 }
 
 TEST(SavePlan, RefusesATensorWithTwoHomes) {
@@ -196,8 +198,8 @@ TEST(SavePlan, RefusesATensorWithTwoHomes) {
     structure.tensors[0].home = home;
     return structure;
   };
-  EXPECT_EQ(refusal({at(0), at(2), at(0), at(2)}), "no error");
-  EXPECT_THAT(refusal({at(0), at(2), at(0), at(1)}),
+  EXPECT_EQ(refusal_of_plan({at(0), at(2), at(0), at(2)}), "no error");
+  EXPECT_THAT(refusal_of_plan({at(0), at(2), at(0), at(1)}),
               HasSubstr("rank 1 and rank 3 both store a tensor of their own as 'w'"));
 }
 

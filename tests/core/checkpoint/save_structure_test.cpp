@@ -11,15 +11,15 @@ namespace {
 
 using testing::HasSubstr;
 
-const char* const kText = R"({"tensors":[["w","f32",[4,2]],["\"é\"","boolean",[]]],)"
-                          R"("pieces":[[0,[0,0],[3,2]],[0,[3,0],[1,1]],[1,[],[]]]})";
+const char* const kStructureText = R"({"tensors":[["w","f32",[4,2]],["\"é\"","boolean",[]]],)"
+                                   R"("pieces":[[0,[0,0],[3,2]],[0,[3,0],[1,1]],[1,[],[]]]})";
 
-SaveStructure sample() {
+SaveStructure sample_structure() {
   return {{{"w", DType::f32, {4, 2}}, {"\"é\"", DType::boolean, {}}},
           {{0, {{0, 0}, {3, 2}}}, {0, {{3, 0}, {1, 1}}}, {1, {}}}};
 }
 
-std::string refusal(const std::string& text) {
+std::string refusal_of_structure(const std::string& text) {
   const auto parsed = parse_structure(text);
   if (parsed) return "no error";
   EXPECT_EQ(parsed.error().code, Errc::corrupt) << text;
@@ -27,8 +27,8 @@ std::string refusal(const std::string& text) {
 }
 
 TEST(SaveStructure, IsOneLineOfJson) {
-  EXPECT_EQ(to_text(sample()), kText);
-  EXPECT_EQ(parse_structure(kText).value(), sample());
+  EXPECT_EQ(to_text(sample_structure()), kStructureText);
+  EXPECT_EQ(parse_structure(kStructureText).value(), sample_structure());
   EXPECT_EQ(to_text(SaveStructure{}), R"({"tensors":[],"pieces":[]})");
 }
 
@@ -42,8 +42,9 @@ TEST(SaveStructure, SaysWhereATensorIsAtHomeOnlyIfItMatters) {
   elsewhere.tensors[0].home = 0;
   EXPECT_EQ(layout_hash(structure), layout_hash(elsewhere));
   EXPECT_EQ(layout_hash(elsewhere), hash64(to_text(elsewhere)));
-  EXPECT_THAT(refusal(R"({"tensors":[["w","f32",[4],0]],"pieces":[]})"), HasSubstr("a home is 0"));
-  EXPECT_THAT(refusal(R"({"tensors":[["w","f32",[4],4294967296]],"pieces":[]})"),
+  EXPECT_THAT(refusal_of_structure(R"({"tensors":[["w","f32",[4],0]],"pieces":[]})"),
+              HasSubstr("a home is 0"));
+  EXPECT_THAT(refusal_of_structure(R"({"tensors":[["w","f32",[4],4294967296]],"pieces":[]})"),
               HasSubstr("does not parse"));
 }
 
@@ -57,23 +58,24 @@ RC_GTEST_PROP(SaveStructure, ReadsAsItWasWritten, ()) {
 }
 
 TEST(SaveStructure, IsRefusedWhereverItIsCut) {
-  const std::string text = kText;
+  const std::string text = kStructureText;
 
   for (std::size_t length = 0; length < text.size(); ++length)
-    EXPECT_THAT(refusal(text.substr(0, length)), HasSubstr("the structure of a save does not parse"))
+    EXPECT_THAT(refusal_of_structure(text.substr(0, length)),
+                HasSubstr("the structure of a save does not parse"))
         << length;
-  EXPECT_THAT(refusal(text + " "), HasSubstr("expected the end"));
+  EXPECT_THAT(refusal_of_structure(text + " "), HasSubstr("expected the end"));
 }
 
 TEST(SaveStructure, EitherReadsAsItLooksOrIsRefusedWhateverBitFlips) {
-  const std::string text = kText;
+  const std::string text = kStructureText;
 
   for (std::size_t bit = 0; bit < text.size() * 8; ++bit) {
     auto flipped = text;
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
     const auto parsed = parse_structure(flipped);
     if (parsed) {
-      EXPECT_NE(*parsed, sample()) << flipped;
+      EXPECT_NE(*parsed, sample_structure()) << flipped;
       EXPECT_EQ(parse_structure(to_text(*parsed)).value(), *parsed) << flipped;
     }
   }
@@ -107,34 +109,35 @@ TEST(SaveStructure, RefusesOtherTypesAtEveryPlace) {
       changed.replace(at, place.size(), other);
       // A tensor may have another name.
       if (place == "\"w\"" && other == "\"x\"") continue;
-      EXPECT_THAT(refusal(changed), HasSubstr("does not parse")) << changed;
+      EXPECT_THAT(refusal_of_structure(changed), HasSubstr("does not parse")) << changed;
     }
   }
 }
 
 TEST(SaveStructure, SaysWhatIsWrongAndWhere) {
-  EXPECT_EQ(refusal(R"({"tensors":[["w","f33",[4]]],"pieces":[]})").substr(0, 70),
+  EXPECT_EQ(refusal_of_structure(R"({"tensors":[["w","f33",[4]]],"pieces":[]})").substr(0, 70),
             "the structure of a save does not parse: 'f33' is not a dtype; choose o");
-  EXPECT_EQ(refusal(R"({"tensors":[["w","f32",[4]]],"pieces":[[1,[0],[4]]]})"),
+  EXPECT_EQ(refusal_of_structure(R"({"tensors":[["w","f32",[4]]],"pieces":[[1,[0],[4]]]})"),
             "the structure of a save does not parse: a piece belongs to no tensor (before byte 50)");
-  EXPECT_EQ(refusal(R"({"tensors":[["w","f32",[4]]],"pieces":[[0,[2],[4]]]})"),
+  EXPECT_EQ(refusal_of_structure(R"({"tensors":[["w","f32",[4]]],"pieces":[[0,[2],[4]]]})"),
             "the structure of a save does not parse: the piece [2:6] does not lie in tensor 'w' of shape (4) "
             "(before byte 50)");
-  EXPECT_THAT(refusal(R"({"tensors":[["w","f32",[4]]],"pieces":[[0,[0],[4,1]]]})"),
+  EXPECT_THAT(refusal_of_structure(R"({"tensors":[["w","f32",[4]]],"pieces":[[0,[0],[4,1]]]})"),
               HasSubstr("does not lie in"));
-  EXPECT_THAT(refusal(R"({"tensors":[["w","f32",[1099511627776,1099511627776]]],"pieces":[]})"),
+  EXPECT_THAT(refusal_of_structure(R"({"tensors":[["w","f32",[1099511627776,1099511627776]]],"pieces":[]})"),
               HasSubstr("more than 2^62 elements"));
-  EXPECT_THAT(refusal("{\"tensors\":[[\"\xff\",\"f32\",[4]]],\"pieces\":[]}"),
+  EXPECT_THAT(refusal_of_structure("{\"tensors\":[[\"\xff\",\"f32\",[4]]],\"pieces\":[]}"),
               HasSubstr("a string of UTF-8"));
-  EXPECT_THAT(refusal(R"({"tensors":[["w","f32",[04]]],"pieces":[]})"),
+  EXPECT_THAT(refusal_of_structure(R"({"tensors":[["w","f32",[04]]],"pieces":[]})"),
               HasSubstr("expected a number from 0 to"));
 }
 
 TEST(SaveStructure, RefusesEndlessNestingAndEndlessShapes) {
-  EXPECT_THAT(refusal("{\"tensors\":" + std::string(1'000'000, '[')), HasSubstr("does not parse"));
+  EXPECT_THAT(refusal_of_structure("{\"tensors\":" + std::string(1'000'000, '[')),
+              HasSubstr("does not parse"));
   std::string shape = "[1";
   for (int i = 0; i < 1000; ++i) shape += ",1";
-  EXPECT_THAT(refusal(R"({"tensors":[["w","f32",)" + shape + R"(]]],"pieces":[]})"),
+  EXPECT_THAT(refusal_of_structure(R"({"tensors":[["w","f32",)" + shape + R"(]]],"pieces":[]})"),
               HasSubstr("at most 64 sizes"));
 }
 

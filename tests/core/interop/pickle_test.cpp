@@ -19,7 +19,7 @@ PickleDocument parsed(std::span<const std::byte> bytes) {
   return PickleDocument::parse(bytes).value();
 }
 
-std::string refusal(std::span<const std::byte> bytes, const PickleLimits& limits = {}) {
+std::string refusal_of_pickle(std::span<const std::byte> bytes, const PickleLimits& limits = {}) {
   const auto result = PickleDocument::parse(bytes, limits);
   EXPECT_FALSE(result.has_value());
   EXPECT_EQ(result ? Errc::internal : result.error().code, Errc::corrupt);
@@ -149,12 +149,13 @@ TEST(Pickle, RefusesEveryPrefix) {
 }
 
 TEST(Pickle, NamesTheOpcodeThatItDoesNotRun) {
-  EXPECT_THAT(refusal(bytes_of({0x80, 4, 'N', 'i', 'o', 's', '\n'})), HasSubstr("INST (0x69) at byte 3"));
-  EXPECT_THAT(refusal(bytes_of({0x80, 4, 'o'})), HasSubstr("OBJ"));
-  EXPECT_THAT(refusal(bytes_of({0x80, 4, 0x92})), HasSubstr("NEWOBJ_EX"));
-  EXPECT_THAT(refusal(bytes_of({0x80, 4, 0x82, 1})), HasSubstr("EXT1"));
-  EXPECT_THAT(refusal(bytes_of({0x80, 4, 'P', 'x', '\n'})), HasSubstr("PERSID"));
-  EXPECT_THAT(refusal(bytes_of({0x80, 4, 0xff})), HasSubstr("no opcode (0xff) at byte 2"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of({0x80, 4, 'N', 'i', 'o', 's', '\n'})),
+              HasSubstr("INST (0x69) at byte 3"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of({0x80, 4, 'o'})), HasSubstr("OBJ"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of({0x80, 4, 0x92})), HasSubstr("NEWOBJ_EX"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of({0x80, 4, 0x82, 1})), HasSubstr("EXT1"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of({0x80, 4, 'P', 'x', '\n'})), HasSubstr("PERSID"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of({0x80, 4, 0xff})), HasSubstr("no opcode (0xff) at byte 2"));
 }
 
 // Covers save-30.
@@ -163,46 +164,47 @@ TEST(Pickle, RunsExactlyTheOpcodesOfCheckpoints) {
   const std::string_view known =
       "(.0BCGJKMNQRXabcehjqrstu)]}\x81\x85\x86\x87\x88\x89\x8a\x8c\x8d\x8f\x90\x93\x94\x95";
   for (int code = 0; code < 256; ++code) {
-    const std::string message = refusal(bytes_of({0x80, 4, code}));
+    const std::string message = refusal_of_pickle(bytes_of({0x80, 4, code}));
     const bool is_known = known.find(static_cast<char>(code)) != std::string_view::npos;
     EXPECT_EQ(message.find("not one of the opcodes") == std::string::npos, is_known) << message;
   }
 }
 
 TEST(Pickle, RefusesWhatTheMachineCannotDo) {
-  EXPECT_THAT(refusal(bytes_of("\x80\x04.")), HasSubstr("one value must be left, there are 0"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04NN.")), HasSubstr("there are 2"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04N.N")), HasSubstr("1 bytes follow the end"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04(NN\x86(.")), HasSubstr("one value must be left"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04N\x86.")), HasSubstr("takes 2 values, there are 1"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04N(N\x86.")), HasSubstr("takes 2 values, there are 1"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04Nt.")), HasSubstr("needs a MARK"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04N(Ne.")), HasSubstr("it extends a list, not a none"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04}(Ne.")), HasSubstr("it extends a list, not a dict"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04}(Nu.")), HasSubstr("a key has no value"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04(Ne.")), HasSubstr("there is no list before it"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04NNR.")), HasSubstr("the arguments must be a tuple"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04NNb.")), HasSubstr("a none takes no state"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04N)RNbNb.")), HasSubstr("has its state already"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04NN\x93.")), HasSubstr("named by two texts"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04h\x01.")), HasSubstr("memo entry 1 of 0"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04Nq\x07.")), HasSubstr("memo entry 7 comes after 0"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04X\x09\x01\x01\x01"
-                               "abc.")),
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04.")), HasSubstr("one value must be left, there are 0"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04NN.")), HasSubstr("there are 2"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04N.N")), HasSubstr("1 bytes follow the end"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04(NN\x86(.")), HasSubstr("one value must be left"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04N\x86.")), HasSubstr("takes 2 values, there are 1"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04N(N\x86.")), HasSubstr("takes 2 values, there are 1"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04Nt.")), HasSubstr("needs a MARK"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04N(Ne.")), HasSubstr("it extends a list, not a none"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04}(Ne.")), HasSubstr("it extends a list, not a dict"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04}(Nu.")), HasSubstr("a key has no value"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04(Ne.")), HasSubstr("there is no list before it"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04NNR.")), HasSubstr("the arguments must be a tuple"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04NNb.")), HasSubstr("a none takes no state"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04N)RNbNb.")), HasSubstr("has its state already"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04NN\x93.")), HasSubstr("named by two texts"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04h\x01.")), HasSubstr("memo entry 1 of 0"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04Nq\x07.")), HasSubstr("memo entry 7 comes after 0"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04X\x09\x01\x01\x01"
+                                         "abc.")),
               HasSubstr("bytes of text, 4 are left"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04\x8c\x02\xc3(.")), HasSubstr("not UTF-8"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04"
-                               "cabc")),
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04\x8c\x02\xc3(.")), HasSubstr("not UTF-8"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04"
+                                         "cabc")),
               HasSubstr("must end with a new line"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x06N.")), HasSubstr("a protocol from 2 to 5"));
-  EXPECT_THAT(refusal(bytes_of("(lp0\n.")), HasSubstr("must begin with PROTO"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x06N.")), HasSubstr("a protocol from 2 to 5"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("(lp0\n.")), HasSubstr("must begin with PROTO"));
 }
 
 TEST(Pickle, RefusesWhatContainsItself) {
-  EXPECT_THAT(refusal(bytes_of({0x80, 4, ']', 0x94, '(', 'h', 0, 'e', '.'})),
+  EXPECT_THAT(refusal_of_pickle(bytes_of({0x80, 4, ']', 0x94, '(', 'h', 0, 'e', '.'})),
               HasSubstr("one list contains itself"));
-  EXPECT_THAT(refusal(bytes_of({0x80, 4, ']', 0x94, 'h', 0, 0x85, 'a', '.'})), HasSubstr("contains itself"));
-  EXPECT_THAT(refusal(bytes_of({0x80, 4, 'N', ')', 'R', 0x94, 'h', 0, 'b', '.'})),
+  EXPECT_THAT(refusal_of_pickle(bytes_of({0x80, 4, ']', 0x94, 'h', 0, 0x85, 'a', '.'})),
+              HasSubstr("contains itself"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of({0x80, 4, 'N', ')', 'R', 0x94, 'h', 0, 'b', '.'})),
               HasSubstr("one object contains itself"));
 }
 
@@ -211,12 +213,12 @@ TEST(Pickle, HoldsItsLimits) {
   for (int i = 0; i < 128; ++i) deep += '\x85';
   deep += '.';
 
-  EXPECT_THAT(refusal(bytes_of(deep)), HasSubstr("more than 128 levels"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of(deep)), HasSubstr("more than 128 levels"));
   EXPECT_TRUE(PickleDocument::parse(bytes_of(deep.erase(3, 1))).has_value());
-  EXPECT_THAT(refusal(bytes_of("\x80\x04]]]]]."), {.nodes = 6}), HasSubstr("more than 6 values"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04N\x94\x94\x94."), {.memo = 2}),
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04]]]]]."), {.nodes = 6}), HasSubstr("more than 6 values"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04N\x94\x94\x94."), {.memo = 2}),
               HasSubstr("more than 2 memo entries"));
-  EXPECT_THAT(refusal(bytes_of("\x80\x04N."), {.bytes = 3}), HasSubstr("4 bytes, at most 3"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04N."), {.bytes = 3}), HasSubstr("4 bytes, at most 3"));
 }
 
 TEST(Pickle, HasNoMoreNodesThanOneForTwoBytesAndAFew) {
@@ -224,7 +226,8 @@ TEST(Pickle, HasNoMoreNodesThanOneForTwoBytesAndAFew) {
   std::string list = "\x80\x04](";
   for (int i = 0; i < 20'000; ++i) list += "K\x01";
 
-  EXPECT_THAT(refusal(bytes_of("\x80\x04" + many)), HasSubstr("more than 14097 values in 20003 bytes"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04" + many)),
+              HasSubstr("more than 14097 values in 20003 bytes"));
   EXPECT_EQ(parsed(bytes_of(list + "e.")).root().size(), 20'000U);
 }
 
@@ -262,7 +265,7 @@ TEST(Pickle, CountsTheLevelsOfSharedNodes) {
     shared += std::string("0](h") + static_cast<char>(i) + 'h' + static_cast<char>(i) + "e\x94";
   shared += '.';
 
-  EXPECT_THAT(refusal(bytes_of(shared)), HasSubstr("more than 128 levels"));
+  EXPECT_THAT(refusal_of_pickle(bytes_of(shared)), HasSubstr("more than 128 levels"));
 }
 
 TEST(Pickle, EncodesSharedNodesOnce) {

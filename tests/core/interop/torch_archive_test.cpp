@@ -13,13 +13,13 @@ using ::testing::HasSubstr;
 
 using Bytes = std::vector<std::byte>;
 
-std::string refusal(const Result<TorchTensor>& result, Errc code = Errc::corrupt) {
+std::string refusal_of_torch_archive(const Result<TorchTensor>& result, Errc code = Errc::corrupt) {
   EXPECT_FALSE(result.has_value());
   EXPECT_EQ(result ? Errc::internal : result.error().code, code);
   return result ? "" : result.error().message;
 }
 
-struct Golden {
+struct GoldenArchive {
   const char* name;
   DType dtype;
   Shape shape;
@@ -28,7 +28,7 @@ struct Golden {
 
 // The elements are those that make_dcp.py saves, little-endian.
 TEST(TorchArchive, ReadsTensorsOfTorchSave) {
-  const std::vector<Golden> goldens{
+  const std::vector<GoldenArchive> goldens{
       {"tensor",
        DType::f32,
        {2, 3},
@@ -45,7 +45,7 @@ TEST(TorchArchive, ReadsTensorsOfTorchSave) {
        "0000803f00404040804 0a040c040e04000411041204130414041504160417041"
        "804188419041984 1a041a841b041b841"},
   };
-  for (const Golden& golden : goldens) {
+  for (const GoldenArchive& golden : goldens) {
     const Bytes bytes = golden_bytes(std::string("archives/") + golden.name + ".pt");
     std::string elements(golden.elements);
     std::erase(elements, ' ');
@@ -82,9 +82,11 @@ TEST(TorchArchive, SaysWhyItRefusesATensor) {
   const Bytes object = golden_bytes("archives/object.pt");
   const Bytes dict = golden_bytes("archives/tensors_in_dict.pt");
 
-  EXPECT_THAT(refusal(parse_torch_tensor(complex), Errc::unavailable), HasSubstr("torch.complex64 is not"));
-  EXPECT_THAT(refusal(parse_torch_tensor(object)), HasSubstr("expected a tensor, found dict"));
-  EXPECT_THAT(refusal(parse_torch_tensor(dict)), HasSubstr("expected a tensor, found dict"));
+  EXPECT_THAT(refusal_of_torch_archive(parse_torch_tensor(complex), Errc::unavailable),
+              HasSubstr("torch.complex64 is not"));
+  EXPECT_THAT(refusal_of_torch_archive(parse_torch_tensor(object)),
+              HasSubstr("expected a tensor, found dict"));
+  EXPECT_THAT(refusal_of_torch_archive(parse_torch_tensor(dict)), HasSubstr("expected a tensor, found dict"));
 }
 
 TEST(TorchArchive, CarriesElementsOfOtherDtypesAsBytes) {
@@ -134,7 +136,7 @@ TEST(TorchArchive, FindsTensorsWithinAnObject) {
   EXPECT_FALSE(is_torch_tensor(root));
 }
 
-Bytes written(DType dtype, const Shape& shape, std::span<const std::byte> elements) {
+Bytes written_archive(DType dtype, const Shape& shape, std::span<const std::byte> elements) {
   const auto writer = TorchTensorWriter::create(dtype, shape).value();
   EXPECT_EQ(writer.data_bytes(), elements.size());
   Bytes bytes = writer.head();
@@ -164,7 +166,7 @@ TEST(TorchArchive, WritesTheBytesOfTorchSave) {
     const auto theirs = std::span(file).subspan(at, writer.total_bytes());
     const auto elements = theirs.subspan(head.size(), writer.data_bytes());
 
-    Bytes ours = written(dtype, shape, elements);
+    Bytes ours = written_archive(dtype, shape, elements);
 
     const auto archive = ZipArchive::open(theirs).value();
     const ZipEntry id = *archive.find(".data/serialization_id");
@@ -186,7 +188,7 @@ TEST(TorchArchive, ReadsWhatItWritesForEveryDtypeAndRank) {
          {Shape{}, Shape{0}, Shape{7}, Shape{3, 0}, Shape{2, 3}, Shape{1, 5, 1}, Shape{2, 1, 3, 4, 1}}) {
       Bytes elements(static_cast<std::size_t>(elements_of(shape)) * size_of(dtype), std::byte{0x5a});
 
-      const Bytes bytes = written(dtype, shape, elements);
+      const Bytes bytes = written_archive(dtype, shape, elements);
 
       const auto tensor = parse_torch_tensor(bytes);
       ASSERT_TRUE(tensor.has_value()) << tensor.error().message;
@@ -264,31 +266,39 @@ TEST(TorchArchive, TakesStridesThatStayInTheStorage) {
   const std::int64_t large = std::int64_t{1} << 61;
   for (const auto& [shape, strides] : std::vector<std::pair<Shape, Shape>>{
            {{2, 3}, {4, 1}}, {{2}, {6}}, {{large, 2}, {large, 1}}, {{3, 2}, {large, large}}})
-    EXPECT_THAT(refusal(parse_torch_tensor(archive_of({.shape = shape, .strides = strides}))),
-                HasSubstr("leave storage 0, which has 6"));
+    EXPECT_THAT(
+        refusal_of_torch_archive(parse_torch_tensor(archive_of({.shape = shape, .strides = strides}))),
+        HasSubstr("leave storage 0, which has 6"));
 }
 
 TEST(TorchArchive, RefusesATensorThatContradictsItsStorage) {
   EXPECT_TRUE(parse_torch_tensor(archive_of({})).has_value());
-  EXPECT_THAT(refusal(parse_torch_tensor(archive_of({.kind = "module"}))), HasSubstr("not a persistent id"));
-  EXPECT_THAT(refusal(parse_torch_tensor(archive_of({.key = "../0"}))),
+  EXPECT_THAT(refusal_of_torch_archive(parse_torch_tensor(archive_of({.kind = "module"}))),
+              HasSubstr("not a persistent id"));
+  EXPECT_THAT(refusal_of_torch_archive(parse_torch_tensor(archive_of({.key = "../0"}))),
               HasSubstr("must have a number as its key"));
-  EXPECT_THAT(refusal(parse_torch_tensor(archive_of({.key = "1"}))), HasSubstr("has no storage 1"));
-  EXPECT_THAT(refusal(parse_torch_tensor(archive_of({.size = 5}))), HasSubstr("has 24 bytes, not 5 * 4"));
-  EXPECT_THAT(refusal(parse_torch_tensor(archive_of({.size = -1}))), HasSubstr("a size >= 0"));
-  EXPECT_THAT(refusal(parse_torch_tensor(archive_of({.storage = "DoubleStorage"}))), HasSubstr("not 6 * 8"));
-  EXPECT_THAT(refusal(parse_torch_tensor(archive_of({.offset = 1}))),
+  EXPECT_THAT(refusal_of_torch_archive(parse_torch_tensor(archive_of({.key = "1"}))),
+              HasSubstr("has no storage 1"));
+  EXPECT_THAT(refusal_of_torch_archive(parse_torch_tensor(archive_of({.size = 5}))),
+              HasSubstr("has 24 bytes, not 5 * 4"));
+  EXPECT_THAT(refusal_of_torch_archive(parse_torch_tensor(archive_of({.size = -1}))),
+              HasSubstr("a size >= 0"));
+  EXPECT_THAT(refusal_of_torch_archive(parse_torch_tensor(archive_of({.storage = "DoubleStorage"}))),
+              HasSubstr("not 6 * 8"));
+  EXPECT_THAT(refusal_of_torch_archive(parse_torch_tensor(archive_of({.offset = 1}))),
               HasSubstr("6 elements from 1 on leave storage 0"));
-  EXPECT_THAT(refusal(parse_torch_tensor(archive_of({.offset = -1}))), HasSubstr("an offset >= 0"));
-  EXPECT_THAT(refusal(parse_torch_tensor(archive_of({.shape = {7}, .strides = {1}}))),
+  EXPECT_THAT(refusal_of_torch_archive(parse_torch_tensor(archive_of({.offset = -1}))),
+              HasSubstr("an offset >= 0"));
+  EXPECT_THAT(refusal_of_torch_archive(parse_torch_tensor(archive_of({.shape = {7}, .strides = {1}}))),
               HasSubstr("7 elements from 0"));
-  EXPECT_THAT(refusal(parse_torch_tensor(archive_of({.shape = {-1, 3}}))), HasSubstr("not an integer >= 0"));
-  EXPECT_THAT(refusal(parse_torch_tensor(archive_of({.strides = {1}}))),
+  EXPECT_THAT(refusal_of_torch_archive(parse_torch_tensor(archive_of({.shape = {-1, 3}}))),
+              HasSubstr("not an integer >= 0"));
+  EXPECT_THAT(refusal_of_torch_archive(parse_torch_tensor(archive_of({.strides = {1}}))),
               HasSubstr("as many strides as extents"));
-  EXPECT_THAT(refusal(parse_torch_tensor(archive_of({.order = "big"}))),
+  EXPECT_THAT(refusal_of_torch_archive(parse_torch_tensor(archive_of({.order = "big"}))),
               HasSubstr("byte order must be little"));
   const std::int64_t large = std::int64_t{1} << 40;
-  EXPECT_THAT(refusal(parse_torch_tensor(archive_of({.shape = {large, large}}))),
+  EXPECT_THAT(refusal_of_torch_archive(parse_torch_tensor(archive_of({.shape = {large, large}}))),
               HasSubstr("more than 2^62 elements"));
 }
 

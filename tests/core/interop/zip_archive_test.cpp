@@ -16,15 +16,15 @@ using ::testing::HasSubstr;
 
 using Bytes = std::vector<std::byte>;
 
-std::string refusal(std::span<const std::byte> bytes) {
+std::string refusal_of_zip(std::span<const std::byte> bytes) {
   const auto result = ZipArchive::open(bytes);
   EXPECT_FALSE(result.has_value());
   EXPECT_EQ(result ? Errc::internal : result.error().code, Errc::corrupt);
   return result ? "" : result.error().message;
 }
 
-Bytes written(const std::vector<std::pair<std::string, std::string>>& files,
-              const std::string& folder = "a") {
+Bytes written_zip(const std::vector<std::pair<std::string, std::string>>& files,
+                  const std::string& folder = "a") {
   ZipWriter zip(folder);
   for (const auto& [name, text] : files) zip.add(name, text);
   zip.finish();
@@ -81,7 +81,7 @@ TEST(ZipArchive, WritesTheBytesOfTorchSave) {
 
 TEST(ZipArchive, StreamsAnEntryWhoseBytesComeLater) {
   const auto data = bytes_of(std::string(1000, 'x'));
-  const Bytes whole = written({{"first", "1"}, {"data", std::string(1000, 'x')}, {"last", "2"}});
+  const Bytes whole = written_zip({{"first", "1"}, {"data", std::string(1000, 'x')}, {"last", "2"}});
   ZipWriter zip("a");
 
   zip.add("first", "1");
@@ -121,7 +121,7 @@ TEST(ZipArchive, SaysLargeSizesAndPlacesInZip64Fields) {
 }
 
 TEST(ZipArchive, ReadsSizesFromZip64Fields) {
-  Bytes bytes = written({{"x", "data"}});
+  Bytes bytes = written_zip({{"x", "data"}});
   // The same record with its sizes and place in an extra field.
   const std::size_t central = place_of(bytes, kCentral);
   Bytes extra = bytes_of_hex("01001800040000000000000004000000000000000000000000000000");
@@ -141,7 +141,7 @@ TEST(ZipArchive, ReadsSizesFromZip64Fields) {
 }
 
 TEST(ZipArchive, ReadsArchivesWithoutZip64AndWithAComment) {
-  Bytes bytes = written({{"x", "data"}});
+  Bytes bytes = written_zip({{"x", "data"}});
   const std::size_t end64 = place_of(bytes, kEnd64);
   bytes.erase(bytes.begin() + static_cast<std::ptrdiff_t>(end64),
               bytes.begin() + static_cast<std::ptrdiff_t>(place_of(bytes, "PK\x05\x06")));
@@ -160,53 +160,57 @@ TEST(ZipArchive, RefusesEveryPrefix) {
 }
 
 TEST(ZipArchive, RefusesCompressedAndEncryptedEntries) {
-  const Bytes bytes = written({{"x", "data"}});
+  const Bytes bytes = written_zip({{"x", "data"}});
   const std::size_t central = place_of(bytes, kCentral);
 
-  EXPECT_THAT(refusal(patched(bytes, central + 10, {8})), HasSubstr("must be stored plainly; method 8"));
-  EXPECT_THAT(refusal(patched(bytes, central + 8, {9})), HasSubstr("encrypted"));
-  EXPECT_THAT(refusal(patched(bytes, central + 20, {3})), HasSubstr("3 bytes for 4"));
+  EXPECT_THAT(refusal_of_zip(patched(bytes, central + 10, {8})),
+              HasSubstr("must be stored plainly; method 8"));
+  EXPECT_THAT(refusal_of_zip(patched(bytes, central + 8, {9})), HasSubstr("encrypted"));
+  EXPECT_THAT(refusal_of_zip(patched(bytes, central + 20, {3})), HasSubstr("3 bytes for 4"));
 }
 
 TEST(ZipArchive, RefusesNamesOutsideItsOneFolder) {
   for (const std::string name : {"../x", "y/../../x", "x/..", "a\\x", ""}) {
-    EXPECT_THAT(refusal(written({{name, "1"}})), HasSubstr("does not lie in the archive's one folder"))
+    EXPECT_THAT(refusal_of_zip(written_zip({{name, "1"}})),
+                HasSubstr("does not lie in the archive's one folder"))
         << name;
   }
-  EXPECT_THAT(refusal(written({{"x", "1"}}, "")), HasSubstr("one folder"));
-  EXPECT_THAT(refusal(written({{"x", "1"}}, "..")), HasSubstr("one folder"));
-  Bytes other = written({{"x", "1"}, {"y", "2"}});
+  EXPECT_THAT(refusal_of_zip(written_zip({{"x", "1"}}, "")), HasSubstr("one folder"));
+  EXPECT_THAT(refusal_of_zip(written_zip({{"x", "1"}}, "..")), HasSubstr("one folder"));
+  Bytes other = written_zip({{"x", "1"}, {"y", "2"}});
   other = patched(other, place_of(other, "a/y"), {'b'});
   other = patched(other, place_of(other, "a/y"), {'b'});
-  EXPECT_THAT(refusal(other), HasSubstr("'b/y' does not lie in the archive's one folder 'a'"));
-  EXPECT_THAT(refusal(written({{"x", "1"}, {"x", "2"}})), HasSubstr("'x' is there twice"));
-  EXPECT_THAT(refusal(written({{"\xff", "1"}})), HasSubstr("not UTF-8"));
+  EXPECT_THAT(refusal_of_zip(other), HasSubstr("'b/y' does not lie in the archive's one folder 'a'"));
+  EXPECT_THAT(refusal_of_zip(written_zip({{"x", "1"}, {"x", "2"}})), HasSubstr("'x' is there twice"));
+  EXPECT_THAT(refusal_of_zip(written_zip({{"\xff", "1"}})), HasSubstr("not UTF-8"));
 }
 
 TEST(ZipArchive, RefusesPlacesThatContradictEachOther) {
-  const Bytes bytes = written({{"x", "data"}, {"y", "more"}});
+  const Bytes bytes = written_zip({{"x", "data"}, {"y", "more"}});
   const std::size_t first = place_of(bytes, kCentral);
   const std::size_t second = place_of(bytes, kCentral, 1);
   const std::size_t end64 = place_of(bytes, kEnd64);
 
-  EXPECT_THAT(refusal(patched(bytes, first + 20, {0xff, 0xff, 0, 0, 0xff, 0xff})),
+  EXPECT_THAT(refusal_of_zip(patched(bytes, first + 20, {0xff, 0xff, 0, 0, 0xff, 0xff})),
               HasSubstr("runs into the directory"));
-  EXPECT_THAT(refusal(patched(bytes, first + 20, {0x50, 0, 0, 0, 0x50, 0, 0, 0})),
+  EXPECT_THAT(refusal_of_zip(patched(bytes, first + 20, {0x50, 0, 0, 0, 0x50, 0, 0, 0})),
               HasSubstr("two entries overlap"));
-  EXPECT_THAT(refusal(patched(bytes, first + 42, {1})), HasSubstr("has no header at byte 1"));
-  EXPECT_THAT(refusal(patched(bytes, second + 42, {0, 0})), HasSubstr("another name in its header"));
-  EXPECT_THAT(refusal(patched(bytes, second + 42, {0xff, 0xff, 0xff, 0x7f})), HasSubstr("has no header"));
-  EXPECT_THAT(refusal(patched(bytes, first, {'Q'})), HasSubstr("no directory record"));
-  EXPECT_THAT(refusal(patched(bytes, second + 28, {0xff})), HasSubstr("cut short"));
-  EXPECT_THAT(refusal(patched(bytes, end64 + 32, {3})), HasSubstr("3 entries do not fit"));
-  EXPECT_THAT(refusal(patched(bytes, end64 + 48, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})),
+  EXPECT_THAT(refusal_of_zip(patched(bytes, first + 42, {1})), HasSubstr("has no header at byte 1"));
+  EXPECT_THAT(refusal_of_zip(patched(bytes, second + 42, {0, 0})), HasSubstr("another name in its header"));
+  EXPECT_THAT(refusal_of_zip(patched(bytes, second + 42, {0xff, 0xff, 0xff, 0x7f})),
+              HasSubstr("has no header"));
+  EXPECT_THAT(refusal_of_zip(patched(bytes, first, {'Q'})), HasSubstr("no directory record"));
+  EXPECT_THAT(refusal_of_zip(patched(bytes, second + 28, {0xff})), HasSubstr("cut short"));
+  EXPECT_THAT(refusal_of_zip(patched(bytes, end64 + 32, {3})), HasSubstr("3 entries do not fit"));
+  EXPECT_THAT(refusal_of_zip(patched(bytes, end64 + 48, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})),
               HasSubstr("leaves the archive"));
-  EXPECT_THAT(refusal(patched(bytes, place_of(bytes, kLocator) + 8, {0})), HasSubstr("no ZIP64 end record"));
-  EXPECT_THAT(refusal(patched(bytes, place_of(bytes, kLocal), {'Q'})), HasSubstr("has no header"));
+  EXPECT_THAT(refusal_of_zip(patched(bytes, place_of(bytes, kLocator) + 8, {0})),
+              HasSubstr("no ZIP64 end record"));
+  EXPECT_THAT(refusal_of_zip(patched(bytes, place_of(bytes, kLocal), {'Q'})), HasSubstr("has no header"));
 }
 
 TEST(ZipArchive, TellsAlteredDataByTheirCrc) {
-  const Bytes bytes = written({{"x", "data"}});
+  const Bytes bytes = written_zip({{"x", "data"}});
   const Bytes altered = patched(bytes, place_of(bytes, "data"), {'D'});
   const Bytes without = patched(altered, place_of(altered, kCentral) + 16, {0, 0, 0, 0});
 

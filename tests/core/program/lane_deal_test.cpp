@@ -126,7 +126,7 @@ std::string node(int first, int width, int lanes) {
   return first + half >= lanes ? left : "(" + left + "+" + node(first + half, half, lanes) + ")";
 }
 
-std::string sum_of(LaneRange root, int lanes) {
+std::string sum_of_lanes(LaneRange root, int lanes) {
   int width = 1;
   while (width < root.count) width *= 2;
   return node(root.first, width, lanes);
@@ -143,7 +143,7 @@ RC_GTEST_PROP(MergeRoots, MakesTheRootsOfTheUnionWithTheAdditionsOfTheTree, ()) 
   }
   std::vector<std::string> slots;
   for (const auto& piece : pieces) {
-    for (const auto& root : subtree_roots(piece, lanes)) slots.push_back(sum_of(root, lanes));
+    for (const auto& root : subtree_roots(piece, lanes)) slots.push_back(sum_of_lanes(root, lanes));
   }
 
   const auto merge = merge_roots(pieces, lanes);
@@ -154,7 +154,7 @@ RC_GTEST_PROP(MergeRoots, MakesTheRootsOfTheUnionWithTheAdditionsOfTheTree, ()) 
 
   const LaneRange all{first, pieces.empty() ? 0 : pieces.back().end() - first};
   std::vector<std::string> expected;
-  for (const auto& root : subtree_roots(all, lanes)) expected.push_back(sum_of(root, lanes));
+  for (const auto& root : subtree_roots(all, lanes)) expected.push_back(sum_of_lanes(root, lanes));
   std::vector<std::string> found;
   for (const int root : merge.roots) found.push_back(slots.at(static_cast<std::size_t>(root)));
   RC_ASSERT(found == expected);

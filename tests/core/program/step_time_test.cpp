@@ -70,7 +70,7 @@ TEST(StepTime, TakesTheInnerLinkWhereAllMembersAreOnANode) {
   EXPECT_EQ(links_of(2).front(), (std::pair{GroupKind::intra_dp_cp, false}));
 }
 
-Program on_one_stream(const SomeJob& job) {
+Program time_on_one_stream(const SomeJob& job) {
   auto inputs = inputs_of(job);
   inputs.separate_streams = false;
   return plan_program(inputs, std::vector<int>(inputs.domains[0].sizes.size(), 0)).value();
@@ -80,7 +80,8 @@ const Links kLinks{kLink, kLink, 8};
 
 TEST(StepTime, WithoutComputeExposesAllCommunication) {
   for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
-    const auto time = step_time(on_one_stream({.strategy = strategy, .ranks = 4, .rounds = 2}), kLinks, 0);
+    const auto time =
+        step_time(time_on_one_stream({.strategy = strategy, .ranks = 4, .rounds = 2}), kLinks, 0);
 
     EXPECT_EQ(time.compute_seconds, 0);
     EXPECT_NEAR(time.step_seconds, time.communication_seconds(), 1e-12) << name_of(strategy);
@@ -91,7 +92,7 @@ TEST(StepTime, WithoutComputeExposesAllCommunication) {
 /// hidden, and the verdict.
 TEST(StepTime, WithMuchComputeExposesWhatTheOverlapCountsDo) {
   for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
-    const auto program = on_one_stream({.strategy = strategy, .ranks = 4, .rounds = 2});
+    const auto program = time_on_one_stream({.strategy = strategy, .ranks = 4, .rounds = 2});
     const auto counts = overlap_of(program);
     const auto open_gathers = static_cast<double>(counts.gathers - counts.hidden_gathers);
     const auto open_reductions = static_cast<double>(counts.reductions - counts.hidden_reductions +
@@ -110,7 +111,7 @@ TEST(StepTime, WithMuchComputeExposesWhatTheOverlapCountsDo) {
 }
 
 TEST(StepTime, BytesAndTimesOfCommunicatorsAddUp) {
-  const auto time = step_time(on_one_stream({.ranks = 4}), kLinks, 0);
+  const auto time = step_time(time_on_one_stream({.ranks = 4}), kLinks, 0);
 
   // Four units gathered twice and reduced once, each in three messages.
   ASSERT_EQ(time.communicators.size(), 2U);

@@ -65,7 +65,7 @@ TEST(TrainerOperation, IsNothingWhereNoneAreDeclared) {
   EXPECT_TRUE(lines(std::vector<OperationRun>{}).empty());
 }
 
-std::string refusal(const std::vector<TrainerOperation>& operations) {
+std::string refusal_of_operation(const std::vector<TrainerOperation>& operations) {
   const auto checked = check_operations(operations, StepClock(4, 2), 4);
   if (checked) return "";
   EXPECT_EQ(checked.error().code, Errc::invalid_argument);
@@ -73,15 +73,15 @@ std::string refusal(const std::vector<TrainerOperation>& operations) {
 }
 
 TEST(TrainerOperation, IsOfForwardOrBackwardOfAUnit) {
-  EXPECT_EQ(refusal(as_a_lane_posts_them()), "");
+  EXPECT_EQ(refusal_of_operation(as_a_lane_posts_them()), "");
   EXPECT_EQ(
-      refusal({counts_of_experts(4)}),
+      refusal_of_operation({counts_of_experts(4)}),
       "PR-5: all_gather on ep in 'forward of unit 4' is not in forward or backward of one of 4 units of "
       "its round");
   auto late = counts_of_experts(1);
   late.point = {Phase::finish, 0};
   EXPECT_EQ(
-      refusal({late}),
+      refusal_of_operation({late}),
       "PR-5: all_gather on ep in 'finish' is not in forward or backward of one of 4 units of its round");
 }
 
@@ -92,17 +92,20 @@ TEST(TrainerOperation, WithBoundedCountsComesAfterOneThatTellsThem) {
       "round told the members of ep how much it is; exchange counts first, by an all_gather or all_to_all of "
       "integers with even counts";
 
-  EXPECT_EQ(refusal({counts_of_experts(1), rows}), "") << "in an earlier unit";
-  EXPECT_EQ(refusal({counts_of_experts(2), rows}), "");
-  EXPECT_EQ(refusal({rows, counts_of_experts(2)}), untold) << "behind it";
-  EXPECT_EQ(refusal({counts_of_experts(3), rows}), untold) << "in a later unit";
-  EXPECT_EQ(refusal({operation(Kind::all_gather, GroupKind::tp, {Phase::forward, 1}, DType::i64), rows}),
+  EXPECT_EQ(refusal_of_operation({counts_of_experts(1), rows}), "") << "in an earlier unit";
+  EXPECT_EQ(refusal_of_operation({counts_of_experts(2), rows}), "");
+  EXPECT_EQ(refusal_of_operation({rows, counts_of_experts(2)}), untold) << "behind it";
+  EXPECT_EQ(refusal_of_operation({counts_of_experts(3), rows}), untold) << "in a later unit";
+  EXPECT_EQ(refusal_of_operation(
+                {operation(Kind::all_gather, GroupKind::tp, {Phase::forward, 1}, DType::i64), rows}),
             untold)
       << "on another group";
-  EXPECT_EQ(refusal({operation(Kind::all_gather, GroupKind::ep, {Phase::forward, 1}, DType::f32), rows}),
+  EXPECT_EQ(refusal_of_operation(
+                {operation(Kind::all_gather, GroupKind::ep, {Phase::forward, 1}, DType::f32), rows}),
             untold)
       << "of values";
-  EXPECT_EQ(refusal({operation(Kind::all_reduce, GroupKind::ep, {Phase::forward, 1}, DType::i64), rows}),
+  EXPECT_EQ(refusal_of_operation(
+                {operation(Kind::all_reduce, GroupKind::ep, {Phase::forward, 1}, DType::i64), rows}),
             untold)
       << "of their sum";
 }
