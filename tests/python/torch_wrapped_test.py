@@ -14,6 +14,7 @@ import ranks  # first: it says where troupe is
 import models
 
 import torch
+import torch._dynamo  # FSDP2 and DCP import it: once here, and not in every child
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
