@@ -98,6 +98,24 @@ TEST(HostileFiles, APipeAmongTheFilesOfPyTorchOrHuggingFaceIsNotWaitedFor) {
   }
 }
 
+TEST(HostileFiles, APointerOfGitLfsAmongTheFilesOfPyTorchIsCalledSo) {
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:" + std::string(64, 'a') + "\nsize 700\n";
+  const std::string said = " is a pointer of Git LFS, not the file itself, which has 700 bytes";
+  for (const std::string file : {".metadata", "__0_0.distcp"}) {
+    ScratchFolder directory;
+    const auto path = directory.path("dcp");
+    fs::copy(golden("interop/mesh"), path, fs::copy_options::recursive);
+    write_file(path + "/" + file, pointer);
+
+    expect_refused({{"show", "PATH"}, 1}, path, "", (file + said).c_str());
+  }
+  ScratchFolder directory;
+  write_file(directory.path("model.pt"), pointer);
+
+  expect_refused({{"show", "PATH"}, 1}, directory.path("model.pt"), "", ("model.pt" + said).c_str());
+}
+
 TEST(HostileFiles, LinksLeadOutOfACheckpointOnlyWhenThatIsAskedFor) {
   for (const std::string file : {"manifest.json", "shard_00001_0.safetensors"}) {
     ScratchFolder directory;

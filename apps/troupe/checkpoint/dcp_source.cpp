@@ -13,6 +13,7 @@
 #include "apps/troupe/checkpoint/meter.hpp"
 #include "core/errors.hpp"
 #include "core/interop/dcp_metadata.hpp"
+#include "core/interop/lfs_pointer.hpp"
 #include "core/interop/plain_data.hpp"
 
 namespace troupe::apps {
@@ -60,6 +61,10 @@ class DcpReader {
     const auto good = core::check_dcp_files(metadata_, [&](const std::string& name) {
       const auto size = state_.size_of(path_in_state(name));
       if (!size && size.error().code != Errc::not_found) refused = Result<void>(tl::unexpected(size.error()));
+      if (size && *size > 0 && *size <= core::kPointerBytes) {
+        const auto file = state_.open_file(path_in_state(name));
+        if (!file) refused = Result<void>(tl::unexpected(file.error()));
+      }
       return size ? std::optional(*size) : std::nullopt;
     });
     TRY(std::move(refused));

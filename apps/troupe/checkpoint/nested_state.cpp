@@ -7,6 +7,7 @@
 
 #include "apps/troupe/checkpoint/text.hpp"
 #include "core/errors.hpp"
+#include "core/interop/lfs_pointer.hpp"
 
 namespace troupe::apps {
 
@@ -81,7 +82,10 @@ Result<std::uint32_t> NestedState::add_file(const std::string& name) {
 }
 
 Result<posix::MappedFile> NestedState::open_file(const std::string& name) const {
-  return posix::MappedFile::open(TRY(storage_->open_file(name)), name);
+  auto file = TRY(posix::MappedFile::open(TRY(storage_->open_file(name)), name));
+  const auto bytes = file.bytes();
+  TRY(core::check_is_no_pointer(bytes.first(std::min(bytes.size(), core::kPointerBytes)), name));
+  return file;
 }
 
 Result<bool> NestedState::has_file(const std::string& name) const {
