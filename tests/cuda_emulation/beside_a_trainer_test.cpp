@@ -21,6 +21,14 @@ using namespace std::chrono_literals;
 class EmulatedBesideATrainer : public testing::Test {
  protected:
   void SetUp() override { cuda_emulation::reset(); }
+  void TearDown() override {
+    if (!gives_up_) return;
+    // Its tasks end some time after it was given up, on a thread of the machine's.
+    for (int i = 0; i < 1000 && cuda_emulation::alive().events > 0; ++i) std::this_thread::sleep_for(10ms);
+    cuda_emulation::forget_what_is_alive();
+  }
+
+  bool gives_up_ = false;
 };
 
 TEST_F(EmulatedBesideATrainer, ACaptureIsSpoiledByAnUnsafeCallInAnyThread) {
@@ -47,6 +55,7 @@ TEST_F(EmulatedBesideATrainer, MemoryThatIsReleasedIsThereForOthers) {
 }
 
 TEST_F(EmulatedBesideATrainer, AStreamThatIsGivenUpCallsNobodyLater) {
+  gives_up_ = true;
   const auto device = open_cuda_device({.drain_deadline = std::chrono::seconds(0)}).value();
   auto stream = device->create_stream({.name = "one"}).value();
   const auto other = device->create_stream({.name = "other"}).value();

@@ -51,6 +51,8 @@ struct Alive {
   friend bool operator==(const Alive&, const Alive&) = default;
 };
 Alive alive();
+/// For a test of what is given up: it is never given back.
+void forget_what_is_alive();
 
 /// Copies from or to memory of the host which is not pinned; on a real device they stop the calling thread.
 std::uint64_t pageable_copies();

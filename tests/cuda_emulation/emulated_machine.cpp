@@ -82,6 +82,11 @@ Alive Machine::alive() {
   return alive_;
 }
 
+void Machine::forget_what_is_alive() {
+  std::lock_guard lock(mutex_);
+  alive_ = {};
+}
+
 std::uint64_t Machine::pageable_copies() {
   std::lock_guard lock(mutex_);
   return pageable_copies_;
@@ -299,6 +304,9 @@ std::set<int> contexts() {
 }
 Alive alive() {
   return Machine::instance().alive();
+}
+void forget_what_is_alive() {
+  Machine::instance().forget_what_is_alive();
 }
 std::uint64_t pageable_copies() {
   return Machine::instance().pageable_copies();

@@ -50,6 +50,7 @@ class Machine {
   void interrupt_call(std::string_view function, int n, std::function<void()> then);
   std::uint64_t calls(std::string_view function);
   Alive alive();
+  void forget_what_is_alive();
   std::uint64_t pageable_copies();
   bool is_device_memory(const void* memory);
 

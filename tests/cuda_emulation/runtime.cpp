@@ -309,7 +309,11 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t first, cudaEvent_t second) {
   BEGIN_UNSAFE("cudaEventElapsedTime");
   if (!first->has_time || !second->has_time) return keep(cudaErrorInvalidResourceHandle);
+  if (!first->marker.is_complete() || !second->marker.is_complete()) return keep(cudaErrorNotReady);
   std::scoped_lock lock(first->mutex, second->mutex);
+  constexpr troupe::gpu::DeviceTime kNeverRecorded{};
+  if (first->time == kNeverRecorded || second->time == kNeverRecorded)
+    return keep(cudaErrorInvalidResourceHandle);
   *milliseconds = std::chrono::duration<float, std::milli>(second->time - first->time).count();
   return cudaSuccess;
 }

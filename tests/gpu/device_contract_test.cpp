@@ -16,6 +16,7 @@
 
 #include "gpu/device.hpp"
 #include "gpu/kernels.hpp"
+#include "gpu/order/host_line.hpp"
 #include "tests/gpu/rig.hpp"
 
 namespace troupe::gpu {
@@ -62,8 +63,13 @@ class DeviceContract : public testing::TestWithParam<DeviceUnderTest> {
   /// Lets the device work until the stream has done everything enqueued so far.
   void drain(const Stream& stream) {
     auto done = std::make_shared<std::promise<void>>();
-    stream->notify([done] { done->set_value(); });
+    auto past = std::make_shared<Past>();
+    stream->notify([done, past] {
+      *past = HostLine::current().past();
+      done->set_value();
+    });
     rig_->reach(done->get_future());
+    HostLine::current().join(*past);
   }
 
   void reach(std::promise<void>& moment) { rig_->reach(moment.get_future()); }

@@ -5,6 +5,7 @@
 
 #include "gpu/devices.hpp"
 #include "gpu/host/host_device.hpp"
+#include "gpu/order/checked_device.hpp"
 #include "gpu/simulated/simulated_device.hpp"
 #include "tests/gpu/cuda/cuda_rig.hpp"
 #include "tests/gpu/manual_timeline.hpp"
@@ -14,6 +15,10 @@ namespace troupe::gpu {
 namespace {
 
 using namespace std::chrono_literals;
+
+void fail_test(const std::string& sentence) {
+  ADD_FAILURE() << sentence;
+}
 
 /// The rig of a device whose memory is the host's, and whose tasks are work of the host.
 class RigInHostMemory : public Rig {
@@ -44,12 +49,12 @@ class HostRig final : public RigInHostMemory {
   }
 
  private:
-  std::unique_ptr<Device> device_ = open_host_device().value();
+  std::unique_ptr<Device> device_ = check_order(open_host_device().value(), fail_test);
 };
 
 class SimulatedRig final : public RigInHostMemory {
  public:
-  Device& device() override { return device_; }
+  Device& device() override { return *device_; }
   void reach(std::future<void> moment) override {
     while (moment.wait_for(0s) != std::future_status::ready) {
       ASSERT_TRUE(timeline_.step()) << "the device did not get there";
@@ -58,7 +63,9 @@ class SimulatedRig final : public RigInHostMemory {
 
  private:
   ManualTimeline timeline_;
-  SimulatedDevice device_{timeline_, {.bytes_per_second = 1e9}};
+  std::unique_ptr<Device> device_ = check_order(
+      std::make_unique<SimulatedDevice>(timeline_, SimulatedDeviceOptions{.bytes_per_second = 1e9}),
+      fail_test);
 };
 
 template <class RigOf>

@@ -11,6 +11,7 @@
 
 #include "actors/planes/step/data_plane.hpp"
 #include "gpu/cuda/cuda_device.hpp"
+#include "gpu/order/checked_device.hpp"
 #include "tests/cuda_emulation/control.hpp"
 #include "tests/device_bytes/device_bytes.hpp"
 
@@ -73,7 +74,8 @@ class PlaneOnAGpu {
   }
 
   const TrainingPlan plan_ = plan_of_matrices();
-  std::unique_ptr<gpu::Device> device_ = gpu::open_cuda_device({}).value();
+  std::unique_ptr<gpu::Device> device_ = gpu::check_order(
+      gpu::open_cuda_device({}).value(), [](const std::string& sentence) { ADD_FAILURE() << sentence; });
   std::unique_ptr<DataPlane> data_;
 };
 

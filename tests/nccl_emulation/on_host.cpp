@@ -1,13 +1,18 @@
+#include <gtest/gtest.h>
+
+#include <string>
 #include <utility>
 
 #include "gpu/host/host_device.hpp"
+#include "gpu/order/checked_device.hpp"
 #include "tests/nccl_emulation/emulated_member.hpp"
 
 namespace troupe::gpu {
 
 EmulatedNcclDevice open_emulated_nccl_device(DeviceFailed /*on_failure*/, int /*index*/) {
   EmulatedNcclDevice member;
-  member.device = open_host_device().value();
+  member.device =
+      check_order(open_host_device().value(), [](const std::string& sentence) { ADD_FAILURE() << sentence; });
   member.port.name = "host";
   member.port.native = [](StreamView stream) { return reinterpret_cast<NativeStream>(stream); };
   member.run_on_stream = [](NativeStream native, std::function<void(Completion)> start) {

@@ -12,6 +12,7 @@
 #include "gpu/cuda/cuda_device.hpp"
 #include "gpu/cuda/cuda_stream.hpp"
 #include "gpu/kernels.hpp"
+#include "gpu/order/checked_device.hpp"
 #include "tests/gpu/cuda/spin.hpp"
 
 namespace troupe::gpu {
@@ -24,7 +25,7 @@ class CudaRig final : public Rig {
   explicit CudaRig(std::unique_ptr<Device> device)
       : device_(std::move(device)), beside_(device_->create_stream({.name = "test"}).value()) {}
 
-  Device& device() override { return *device_; }
+  Device& device() override { return *checked_; }
 
   void reach(std::future<void> moment) override {
     ASSERT_EQ(moment.wait_for(60s), std::future_status::ready) << "the device did not get there";
@@ -57,6 +58,9 @@ class CudaRig final : public Rig {
 
  private:
   std::unique_ptr<Device> device_;
+  /// What the test sees; read() and write() use streams beside it.
+  std::unique_ptr<Device> checked_ =
+      check_order(*device_, [](const std::string& sentence) { ADD_FAILURE() << sentence; });
   std::vector<Buffer> spins_;
   Stream beside_;
 };

@@ -1,8 +1,12 @@
+#include <gtest/gtest.h>
+
+#include <string>
 #include <utility>
 
 #include "gpu/collective/nccl/cuda/cuda_port.hpp"
 #include "gpu/cuda/cuda_device.hpp"
 #include "gpu/cuda/cuda_stream.hpp"
+#include "gpu/order/checked_device.hpp"
 #include "tests/cuda_emulation/emulated_machine.hpp"
 #include "tests/nccl_emulation/emulated_member.hpp"
 
@@ -10,7 +14,9 @@ namespace troupe::gpu {
 
 EmulatedNcclDevice open_emulated_nccl_device(DeviceFailed on_failure, int index) {
   EmulatedNcclDevice member;
-  member.device = open_cuda_device({.device = index, .on_failure = std::move(on_failure)}).value();
+  member.device =
+      check_order(open_cuda_device({.device = index, .on_failure = std::move(on_failure)}).value(),
+                  [](const std::string& sentence) { ADD_FAILURE() << sentence; });
   member.port = cuda_nccl_port(index);
   member.run_on_stream = [](NativeStream native, std::function<void(Completion)> start) {
     native->queue.enqueue_async("nccl", std::move(start));

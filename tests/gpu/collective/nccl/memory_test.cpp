@@ -49,16 +49,12 @@ class NcclMemoryScene : public NcclScene {
   std::vector<core::Result<bool>> try_to_use(const std::vector<std::unique_ptr<Group>>& groups,
                                              const std::vector<Buffer>& buffers) {
     std::vector<core::Result<bool>> results(groups.size(), false);
-    std::vector<std::jthread> threads;
-    for (std::size_t i = 0; i < groups.size(); ++i) {
-      threads.emplace_back([&, i] {
-        const BufferView whole = buffers[i].view();
-        // Also parts of one range, and nothing.
-        const BufferView views[] = {whole.subview(0, whole.bytes / 2), whole.subview(whole.bytes / 2, 8), {}};
-        results[i] = groups[i]->use_memory(views);
-      });
-    }
-    threads.clear();
+    at_once(groups.size(), [&](std::size_t i) {
+      const BufferView whole = buffers[i].view();
+      // Also parts of one range, and nothing.
+      const BufferView views[] = {whole.subview(0, whole.bytes / 2), whole.subview(whole.bytes / 2, 8), {}};
+      results[i] = groups[i]->use_memory(views);
+    });
     return results;
   }
   std::vector<bool> use(const std::vector<std::unique_ptr<Group>>& groups,
@@ -398,11 +394,16 @@ TEST_F(NcclMemoryScene, EndsTheGroupWhenAMemberDiesBeforeAllAgree) {
     const auto buffers = allocate_for_all();
     auto groups = create("dp");
     const BufferView view = buffers[0].view();
-    auto waiting = std::async(std::launch::async, [&] { return groups[0]->use_memory({&view, 1}); });
+    HostLine line = HostLine::current().branch();
+    auto waiting = std::async(std::launch::async, [&] {
+      const HostScope scope(line, {});
+      return groups[0]->use_memory({&view, 1});
+    });
     await([&] { return fake->live_registrations() == 1; });
     members[1].process->die();
 
     const auto result = waiting.get();
+    HostLine::current().join(line.clock());
     ASSERT_FALSE(result.has_value());
     EXPECT_EQ(result.error().code, core::Errc::peer_lost) << result.error().message;
     EXPECT_THAT(message_of(*post(*groups[0], {})), result.error().message);

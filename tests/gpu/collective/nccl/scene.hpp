@@ -11,6 +11,7 @@
 
 #include "core/errors.hpp"
 #include "gpu/collective/nccl/nccl_group.hpp"
+#include "tests/gpu/at_once.hpp"
 #include "tests/gpu/collective/company.hpp"
 #include "tests/nccl_emulation/emulated_member.hpp"
 #include "tests/support/rendezvous_memory.hpp"
@@ -58,16 +59,12 @@ class NcclScene : public ::testing::Test {
   std::vector<GroupResult> try_to_create(const std::string& name, std::size_t count, std::uint64_t epoch = 1,
                                          std::chrono::nanoseconds deadline = 60s) {
     std::vector<std::unique_ptr<GroupResult>> made(count);
-    std::vector<std::jthread> threads;
-    for (std::size_t i = 0; i < count; ++i) {
-      threads.emplace_back([&, i] {
-        GroupOptions options = options_of(i, name, epoch);
-        options.deadline = deadline;
-        members[i].backend->expect(name, expected_of ? expected_of(static_cast<int>(i)) : expected);
-        made[i] = std::make_unique<GroupResult>(members[i].backend->create_group(std::move(options)));
-      });
-    }
-    threads.clear();
+    at_once(count, [&](std::size_t i) {
+      GroupOptions options = options_of(i, name, epoch);
+      options.deadline = deadline;
+      members[i].backend->expect(name, expected_of ? expected_of(static_cast<int>(i)) : expected);
+      made[i] = std::make_unique<GroupResult>(members[i].backend->create_group(std::move(options)));
+    });
     std::vector<GroupResult> results;
     for (auto& each : made) results.push_back(std::move(*each));
     return results;
