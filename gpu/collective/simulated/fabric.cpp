@@ -13,10 +13,7 @@ namespace {
 class SimulatedGroup final : public Group {
  public:
   SimulatedGroup(std::shared_ptr<FabricGroup> meeting_place, int index)
-      : meeting_place_(std::move(meeting_place)),
-        index_(index),
-        sent_(static_cast<std::size_t>(size())),
-        received_(static_cast<std::size_t>(size())) {}
+      : meeting_place_(std::move(meeting_place)), index_(index) {}
 
   int index() const override { return index_; }
   int size() const override { return meeting_place_->size(); }
@@ -47,9 +44,9 @@ class SimulatedGroup final : public Group {
 
  private:
   MeetingKey next_key(const Operation& operation) {
-    const auto peer = static_cast<std::size_t>(operation.peer);
-    if (operation.kind == OperationKind::send) return {index_, operation.peer, sent_[peer]++};
-    if (operation.kind == OperationKind::receive) return {operation.peer, index_, received_[peer]++};
+    const int peer = operation.peer;
+    if (operation.kind == OperationKind::send) return {index_, peer, sent_[peer]++};
+    if (operation.kind == OperationKind::receive) return {peer, index_, received_[peer]++};
     return {-1, -1, collectives_++};
   }
 
@@ -57,8 +54,8 @@ class SimulatedGroup final : public Group {
   std::shared_ptr<FabricGroup> meeting_place_;
   int index_;
   std::uint64_t collectives_ = 0;
-  std::vector<std::uint64_t> sent_;
-  std::vector<std::uint64_t> received_;
+  std::map<int, std::uint64_t> sent_;  ///< messages, by member
+  std::map<int, std::uint64_t> received_;
 };
 
 }  // namespace

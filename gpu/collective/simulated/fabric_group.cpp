@@ -48,7 +48,7 @@ void FabricGroup::arrive(const MeetingKey& key, int index, Arrival arrival) {
   Meeting& meeting = meetings_[key];
   meeting.arrivals.emplace(index, std::move(arrival));
   meeting.seen.insert(index);
-  if (missing(key, meeting).empty()) run(key, meeting);
+  if (is_complete(key, meeting)) run(key, meeting);
 }
 
 std::vector<int> FabricGroup::participants(const MeetingKey& key) const {
@@ -56,6 +56,13 @@ std::vector<int> FabricGroup::participants(const MeetingKey& key) const {
   std::vector<int> all;
   for (int i = 0; i < size(); ++i) all.push_back(i);
   return all;
+}
+
+/// Asked at each arrival, so without a look at all members.
+bool FabricGroup::is_complete(const MeetingKey& key, const Meeting& meeting) const {
+  const std::size_t expected = key.source >= 0 ? 2 : members_.size();
+  if (meeting.arrivals.size() < expected) return false;
+  return !has_hung_ || missing(key, meeting).empty();
 }
 
 std::vector<int> FabricGroup::missing(const MeetingKey& key, const Meeting& meeting) const {
@@ -108,7 +115,7 @@ std::chrono::nanoseconds FabricGroup::duration(const MeetingKey& key, const Oper
 void FabricGroup::complete(const MeetingKey& key) {
   const auto found = meetings_.find(key);
   // If a member failed or hung meanwhile, the others run into their deadlines.
-  if (found == meetings_.end() || !missing(key, found->second).empty()) return;
+  if (found == meetings_.end() || !is_complete(key, found->second)) return;
   Meeting meeting = std::move(found->second);
   meetings_.erase(found);
   std::vector<Operation> operations;
@@ -179,6 +186,7 @@ void FabricGroup::kill(int index) {
 
 void FabricGroup::hang(int index) {
   members_[static_cast<std::size_t>(index)].hung = true;
+  has_hung_ = true;
 }
 
 void FabricGroup::arm(std::chrono::nanoseconds give_up) {

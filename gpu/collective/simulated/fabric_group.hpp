@@ -96,6 +96,7 @@ class FabricGroup : public std::enable_shared_from_this<FabricGroup> {
   using Meetings = std::map<MeetingKey, Meeting>;
 
   std::vector<int> participants(const MeetingKey& key) const;
+  bool is_complete(const MeetingKey& key, const Meeting& meeting) const;
   /// The participants that prevent the meeting from running: absent, or hung.
   std::vector<int> missing(const MeetingKey& key, const Meeting& meeting) const;
   std::optional<std::string> disagreement(const MeetingKey& key, const Meeting& meeting) const;
@@ -112,6 +113,7 @@ class FabricGroup : public std::enable_shared_from_this<FabricGroup> {
   std::string name_;
   std::vector<core::Rank> ranks_;
   std::vector<Member> members_;
+  bool has_hung_ = false;  ///< any member
   Meetings meetings_;
   std::optional<std::chrono::nanoseconds> armed_;  // when the earliest timer for deadlines fires
 };
