@@ -73,7 +73,7 @@ class RestoreOnGpus : public testing::Test {
     options.layers = 3;
     options.width = 2400;
     options.steps = kSaved + 1;
-    options.session.training.strategy = strategy;
+    set_strategy(options.session.training, strategy);
     options.session.training.lanes = 4;
     options.session.training.bucket_elements = 1600;
     options.session.checkpoint.load.staging_bytes = kBudget;
@@ -164,8 +164,9 @@ TEST_F(RestoreOnGpus, ALocalCopyTakesNoMoreMemoryOfTheHostThanItsBudget) {
 TEST_F(RestoreOnGpus, RanksWithSmallBudgetsGoOnWithTheSameBits) {
   const auto expected = uninterrupted_hash(job(core::Strategy::ddp));
   save(2, job(core::Strategy::zero1), false);
-  for (int ranks : {2, 4}) {
-    auto options = job(ranks == 2 ? core::Strategy::ddp : core::Strategy::zero1);
+  for (std::uint64_t turn = 0; turn < 6; ++turn) {
+    const int ranks = turn % 2 == 0 ? 2 : 4;
+    auto options = job(strategy_in_turn(ranks, turn));
     options.session.checkpoint.load.staging_bytes = core::LoadOptions::kLeastStagingBytes;
     options.restore = true;
 

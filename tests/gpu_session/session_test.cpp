@@ -19,15 +19,15 @@ namespace troupe::actors {
 namespace {
 
 /// Parameters for shards of several ranks, in several buckets.
-TinyTrainerOptions job(core::Strategy strategy, bool overlap) {
+TinyTrainerOptions job(core::Strategy strategy, bool overlap, int microbatches = 2) {
   TinyTrainerOptions options;
   options.layers = 3;
   options.width = 48;
   options.steps = 4;
-  options.session.training.strategy = strategy;
+  set_strategy(options.session.training, strategy);
   options.session.training.overlap = overlap;
   options.session.training.lanes = 4;
-  options.session.training.microbatches = 2;
+  options.session.training.microbatches = microbatches;
   options.session.training.bucket_elements = 100;
   options.session.training.clip_norm = 1.0;
   return options;
@@ -58,15 +58,16 @@ std::uint64_t expected_hash(const TinyTrainerOptions& options) {
 }
 
 TEST_F(SessionOnGpus, EndsWithTheBitsOfOneRankOnTheHost) {
-  const auto expected = expected_hash(job(core::Strategy::ddp, true));
+  const std::map<int, std::uint64_t> expected_of{{1, expected_hash(job(core::Strategy::ddp, true, 1))},
+                                                 {2, expected_hash(job(core::Strategy::ddp, true, 2))}};
   for (int ranks : {1, 2, 4}) {
-    for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
-      for (bool overlap : {true, false}) {
-        for (const auto& result : train(ranks, job(strategy, overlap))) {
-          ASSERT_TRUE(result) << result.error().message;
-          EXPECT_EQ(result->state_hash, expected)
-              << ranks << " ranks of " << core::name_of(strategy) << (overlap ? " with overlap" : "");
-        }
+    for (const auto strategy : strategies_for(ranks)) {
+      const int microbatches = has_units(strategy) ? 1 : 2;
+      const auto expected = expected_of.at(microbatches);
+      // Without overlap on two ranks, and with it on the others.
+      for (const auto& result : train(ranks, job(strategy, ranks != 2, microbatches))) {
+        ASSERT_TRUE(result) << result.error().message;
+        EXPECT_EQ(result->state_hash, expected) << ranks << " ranks of " << core::name_of(strategy);
       }
     }
   }
@@ -139,8 +140,8 @@ TEST_F(SessionOnGpus, GivesNoSpanOfMemoryThatTheHostDoesNotReach) {
 // Covers adapter-5.
 TEST_F(SessionOnGpus, EndsWithTheSameBitsWithRegisteredMemory) {
   for (auto numerics : {core::Numerics::ordered, core::Numerics::fast}) {
-    for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
-      auto options = job(strategy, true);
+    for (const auto strategy : strategies_for(2)) {
+      auto options = job(strategy, true, 1);
       options.session.training.numerics = numerics;
       std::optional<std::uint64_t> expected;
       for (bool registered : {false, true}) {
@@ -175,25 +176,27 @@ TEST_F(SessionOnGpus, TrainsWhenOneRankCannotRegisterItsMemory) {
 }
 
 TEST_F(SessionOnGpus, SavesAndGoesOnWithOtherRanks) {
-  const auto expected = expected_hash(job(core::Strategy::ddp, true));
+  const auto expected = expected_hash(job(core::Strategy::ddp, true, 1));
   const auto directory = own_folder("session_on_gpus");
-  std::filesystem::remove_all(directory);
-  auto saving = job(core::Strategy::zero1, true);
-  saving.steps = 2;
-  saving.save_every = 1;
-  for (const auto& result : train(2, saving, directory)) {
-    ASSERT_TRUE(result) << result.error().message;
-    ASSERT_EQ(result->saves.size(), 2u);
-    for (const auto& save : result->saves) EXPECT_TRUE(save.committed) << save.committed.error().message;
-  }
-  for (int ranks : {1, 4}) {
-    auto going_on = job(ranks == 1 ? core::Strategy::ddp : core::Strategy::zero1, true);
+  std::uint64_t turn = 3;
+  for (const auto saved : strategies_for(2)) {
+    std::filesystem::remove_all(directory);
+    auto saving = job(saved, true, 1);
+    saving.steps = 2;
+    saving.save_every = 1;
+    for (const auto& result : train(2, saving, directory)) {
+      ASSERT_TRUE(result) << result.error().message;
+      ASSERT_EQ(result->saves.size(), 2u);
+      for (const auto& save : result->saves) EXPECT_TRUE(save.committed) << save.committed.error().message;
+    }
+    const int ranks = turn % 2 == 0 ? 1 : 4;
+    auto going_on = job(strategy_in_turn(ranks, turn++), true, 1);
     going_on.restore = true;
     for (const auto& result : train(ranks, going_on, directory)) {
       ASSERT_TRUE(result) << result.error().message;
       ASSERT_TRUE(result->restored);
       EXPECT_EQ(result->restored->step, core::Step{2});
-      EXPECT_EQ(result->state_hash, expected) << ranks << " ranks";
+      EXPECT_EQ(result->state_hash, expected) << core::name_of(saved) << " to " << ranks << " ranks";
     }
   }
   std::filesystem::remove_all(directory);

@@ -25,7 +25,7 @@ inline TinyTrainerOptions saving_job(core::Strategy strategy, std::int64_t steps
   options.layer_time = std::chrono::microseconds(20);
   options.steps = steps;
   options.save_every = save_every;
-  options.session.training.strategy = strategy;
+  set_strategy(options.session.training, strategy);
   options.session.training.lanes = 4;
   options.session.training.bucket_elements = 330;
   options.session.training.clip_norm = 1.0;
@@ -75,7 +75,7 @@ inline std::string complaints_of(const JobOutcome<TinyTrainerResult>& outcome, s
 /// Goes on from the disk with this many ranks up to `steps`; the step it began with, or a complaint.
 inline std::pair<std::int64_t, std::string> go_on(Storage& storage, int ranks, std::int64_t steps,
                                                   std::uint64_t seed) {
-  auto options = saving_job(ranks % 2 == 0 ? core::Strategy::ddp : core::Strategy::zero1, steps, 0);
+  auto options = saving_job(strategy_in_turn(ranks, seed), steps, 0);
   options.restore = true;
   const auto outcome = simulate_tiny(machines_of(storage, ranks, seed), options);
   const auto& restored = outcome.ranks[0].restored;

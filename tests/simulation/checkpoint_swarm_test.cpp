@@ -64,10 +64,9 @@ class History {
     return values.begin()[draw_.below(static_cast<std::uint32_t>(values.size()))];
   }
 
-  TinyTrainerOptions draw_options() {
+  TinyTrainerOptions draw_options(int ranks) {
     steps_ += 1 + draw_.below(4);
-    auto options =
-        saving_job(one_of({core::Strategy::ddp, core::Strategy::zero1}), steps_, 1 + draw_.below(2));
+    auto options = saving_job(strategy_in_turn(ranks, draw_.bits()), steps_, 1 + draw_.below(2));
     options.restore = true;
     auto& checkpoint = options.session.checkpoint;
     checkpoint.chunk_bytes = one_of({std::uint64_t{32}, std::uint64_t{100}, std::uint64_t{4096}});
@@ -109,8 +108,8 @@ class History {
   }
 
   std::string run_job(bool last) {
-    auto options = draw_options();
     const int ranks = 1 + static_cast<int>(draw_.below(4));
+    auto options = draw_options(ranks);
     if (last) disk_.set_options(disk_options(0));
     if (last) reads_fail_ = false;
     if (!last) draw_disk_faults();

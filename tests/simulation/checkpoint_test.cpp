@@ -39,11 +39,12 @@ std::uint64_t uninterrupted_hash() {
 }
 
 // Covers stored-12.
-TEST(Checkpoint, GoesOnWithTheSameBitsOnOtherRanksOfDdpAndZero1) {
+TEST(Checkpoint, GoesOnWithTheSameBitsOnOtherRanksAndStrategies) {
   const auto expected = uninterrupted_hash();
   const std::vector<int> worlds{1, 2, 3, 4, 8};
+  std::uint64_t turn = 0;
   for (int from : worlds) {
-    for (auto saved : {core::Strategy::ddp, core::Strategy::zero1}) {
+    for (const auto saved : strategies_for(from)) {
       SimulatedStorage disk({});
       auto saving = saving_job(saved);
       saving.steps = kSavedAt;
@@ -53,7 +54,8 @@ TEST(Checkpoint, GoesOnWithTheSameBitsOnOtherRanksOfDdpAndZero1) {
       ASSERT_EQ(before.ranks[0].saves.size(), 1u);
       ASSERT_TRUE(before.ranks[0].saves[0].committed) << before.ranks[0].saves[0].committed.error().message;
       for (int to : worlds) {
-        for (auto loaded : {core::Strategy::ddp, core::Strategy::zero1}) {
+        for (int i = 0; i < 2; ++i) {
+          const auto loaded = strategy_in_turn(to, turn++);
           auto going_on = saving_job(loaded);
           going_on.steps = kStepsOfAJob;
           going_on.restore = true;

@@ -31,7 +31,7 @@ TEST(SimulatedFaults, AKilledRankEndsEverySurvivorWithAnErrorThatNamesIt) {
     RandomStream draw(seed, "faults_test", "kill");
     const core::Rank victim{static_cast<int>(draw.below(4))};
     const auto at = draw.up_to(length + length / 10);
-    options.session.training.strategy = draw.below(2) == 0 ? core::Strategy::ddp : core::Strategy::zero1;
+    set_strategy(options.session.training, strategy_in_turn(4, seed));
     auto report = simulate_tiny(4, seed, options, {{SimulatedFault::Kind::kill, victim, at}}).report;
     const auto label = fmt::format("seed {}: rank {} killed at {} of {} us", seed, victim.value,
                                    at.count() / 1000, length.count() / 1000);
@@ -62,6 +62,7 @@ TEST(SimulatedFaults, AHungRankEndsEveryRankAtTheDeadline) {
   const auto at = length_of(4, options) / 2;
 
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    set_strategy(options.session.training, strategy_in_turn(4, seed));
     const core::Rank victim{static_cast<int>(seed % 4)};
     auto report = simulate_tiny(4, seed, options, {{SimulatedFault::Kind::hang, victim, at}}).report;
     ASSERT_EQ(violations_of(report), "");
@@ -78,7 +79,9 @@ TEST(SimulatedFaults, AHungRankEndsEveryRankAtTheDeadline) {
 TEST(SimulatedFaults, ATrainerThatGivesUpEndsTheOthersWithAnErrorThatNamesItsRank) {
   auto options = tiny_job(core::Strategy::zero1);
   options.session.first_values = FirstValues::broadcast;  // the quitter writes none
-  for (int quitter = 0; quitter < 4; ++quitter) {
+  for (int turn = 0; turn < 12; ++turn) {
+    set_strategy(options.session.training, strategy_in_turn(4, static_cast<std::uint64_t>(turn)));
+    const int quitter = turn % 4;
     SimulationOptions simulation;
     simulation.ranks = {4};
     auto outcome = simulate_job<TinyTrainerResult>(
@@ -100,14 +103,16 @@ TEST(SimulatedFaults, ATrainerThatGivesUpEndsTheOthersWithAnErrorThatNamesItsRan
 }
 
 TEST(SimulatedFaults, ASlowRankChangesTheTimeAndNotTheBits) {
-  auto options = tiny_job(core::Strategy::zero1);
-  auto healthy = simulate_tiny(4, 5, options);
-  for (int rank = 0; rank < 4; ++rank) {
-    auto slow = simulate_tiny(4, 5, options, {{SimulatedFault::Kind::slow, {rank}, {}, 20}});
+  for (const auto strategy : strategies_for(4)) {
+    const auto options = tiny_job(strategy);
+    const auto healthy = simulate_tiny(4, 5, options);
+    for (int rank = 0; rank < 4; ++rank) {
+      const auto slow = simulate_tiny(4, 5, options, {{SimulatedFault::Kind::slow, {rank}, {}, 20}});
 
-    EXPECT_EQ(problems_of(slow.report), "");
-    EXPECT_GT(slow.report.virtual_time, healthy.report.virtual_time);
-    for (const auto& result : slow.ranks) EXPECT_EQ(result.state_hash, healthy.ranks[0].state_hash);
+      EXPECT_EQ(problems_of(slow.report), "");
+      EXPECT_GT(slow.report.virtual_time, healthy.report.virtual_time);
+      for (const auto& result : slow.ranks) EXPECT_EQ(result.state_hash, healthy.ranks[0].state_hash);
+    }
   }
 }
 

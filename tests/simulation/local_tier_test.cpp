@@ -16,7 +16,7 @@ using testing::IsEmpty;
 
 // Covers local-3.
 TEST_F(LocalTierJobs, GoOnWithTheSameBits) {
-  for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
+  for (const auto strategy : strategies_for(kWorld)) {
     for (const auto& [jump, factor] : {std::pair{1, 1}, {2, 4}, {4, 2}}) {
       for (int rank = 0; rank < kWorld; ++rank) replace(rank);
       auto options = local_job(strategy, kSteps);
@@ -43,7 +43,7 @@ TEST_F(LocalTierJobs, KeepEveryCopyOfTheCliqueAndOnlyTheNewestSave) {
 
 // Covers local-8.
 TEST_F(LocalTierJobs, BringBackWhatThreeNodesLost) {
-  for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
+  for (const auto strategy : strategies_for(kWorld)) {
     for (const auto& cliques : {pairs(), uneven()}) {
       for (int rank = 0; rank < kWorld; ++rank) replace(rank);
       auto options = local_job(strategy, kSteps);
@@ -283,10 +283,11 @@ TEST_F(TwoTiers, DoNotTakeCopiesOfAnotherStrategy) {
 }
 
 TEST_F(LocalTierJobs, SurviveTheDeathOfARankInEveryStateOfItsKeeper) {
+  std::uint64_t turn = 0;
   for (const char* state : {"copying", "copied", "receiving", "held", "tidying", "kept"}) {
     for (int victim : {0, 3}) {
       for (int rank = 0; rank < kWorld; ++rank) replace(rank);
-      auto options = local_job(core::Strategy::zero1, kSteps);
+      auto options = local_job(strategy_in_turn(kWorld, turn++), kSteps);
       options.session.local.cliques = uneven();
       save(options, 2);
       auto simulated = simulation();

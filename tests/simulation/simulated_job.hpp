@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -67,10 +68,35 @@ inline std::string problems_of(const SimulationReport& report) {
   return text;
 }
 
+/// Those that this many ranks can play: what hsdp and hfsdp shard has two copies here.
+inline std::vector<core::Strategy> strategies_for(int ranks) {
+  std::vector<core::Strategy> strategies{core::Strategy::ddp, core::Strategy::zero1, core::Strategy::zero2,
+                                         core::Strategy::zero3};
+  if (ranks % 2 == 0) strategies.insert(strategies.end(), {core::Strategy::hsdp, core::Strategy::hfsdp});
+  return strategies;
+}
+
+/// One of strategies_for(ranks); numbers that follow each other give all in turn.
+inline core::Strategy strategy_in_turn(int ranks, std::uint64_t number) {
+  const auto strategies = strategies_for(ranks);
+  return strategies[number % strategies.size()];
+}
+
+/// Whether gradients are reduced in every round, so that a lane is one microbatch.
+inline bool has_units(core::Strategy strategy) {
+  return strategy != core::Strategy::ddp && strategy != core::Strategy::zero1;
+}
+
+inline void set_strategy(core::TrainingOptions& training, core::Strategy strategy) {
+  training.strategy = strategy;
+  const bool has_copies = strategy == core::Strategy::hsdp || strategy == core::Strategy::hfsdp;
+  training.optimizer_instances = has_copies ? 2 : 1;
+}
+
 /// A job of several buckets, so that launches may pass each other.
 inline TinyTrainerOptions tiny_job(core::Strategy strategy, bool overlap = true, int microbatches = 1) {
   TinyTrainerOptions options;
-  options.session.training.strategy = strategy;
+  set_strategy(options.session.training, strategy);
   options.session.training.overlap = overlap;
   options.session.training.microbatches = microbatches;
   options.session.training.lanes = 8;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "actors/world/random.hpp"
 #include "tests/simulation/simulated_job.hpp"
 
@@ -16,13 +18,18 @@ TinyTrainerOptions draw_model(RandomStream& draw) {
   options.seed = draw.bits();
   options.steps = 1 + draw.below(3);
   options.layers = 1 + static_cast<int>(draw.below(6));
-  options.width = 1 + draw.below(60);
+  options.rows = draw.below(4);
+  options.width = (1 + draw.below(20)) * std::max<std::int64_t>(options.rows, 1);
   auto& training = options.session.training;
   training.lanes = 1 + static_cast<int>(draw.below(12));
   training.microbatches = 1 + static_cast<int>(draw.below(4));
   training.average = draw.below(4) != 0;
   training.clip_norm = draw.below(2) == 0 ? 0 : 0.5;
-  training.optimizer.kind = static_cast<core::OptimizerKind>(draw.below(3));
+  training.optimizer.kind = static_cast<core::OptimizerKind>(draw.below(4));
+  if (options.rows > 0 && draw.below(3) == 0) {
+    options.bias_group = 1;
+    training.groups = {{1, {.kind = core::OptimizerKind::muon}}, {1, training.optimizer}};
+  }
   training.optimizer.momentum = draw.below(2) == 0 ? 0 : 0.9;
   return options;
 }
@@ -43,13 +50,13 @@ SimulationOptions draw_machines(RandomStream& draw, int ranks) {
 int draw_distribution(RandomStream& draw, TinyTrainerOptions& options) {
   auto& training = options.session.training;
   int ranks = 1 + static_cast<int>(draw.below(static_cast<std::uint32_t>(std::min(training.lanes, 6))));
-  training.strategy = draw.below(3) == 0 ? core::Strategy::ddp : core::Strategy::zero1;
+  set_strategy(training, strategy_in_turn(ranks, draw.bits()));
   training.overlap = draw.below(4) != 0;
   training.bucket_elements = 1 + draw.below(200);
   training.unused_parameters =
       draw.below(2) == 0 ? core::UnusedParameters::refuse : core::UnusedParameters::zeros;
   bool has_copies = training.strategy == core::Strategy::zero1 && ranks % 2 == 0 && draw.below(2) == 0;
-  training.optimizer_instances = has_copies ? 2 : 1;
+  if (has_copies) training.optimizer_instances = 2;
   options.layer_time = std::chrono::microseconds(draw.below(100));
   return ranks;
 }
@@ -62,6 +69,8 @@ TEST(Swarm, EveryDistributionOfAJobHasTheBitsOfOneRankWithoutSharding) {
     alone.session.training.strategy = core::Strategy::ddp;
     alone.session.training.overlap = false;
     const int ranks = draw_distribution(draw, options);
+    if (has_units(options.session.training.strategy))
+      options.session.training.microbatches = alone.session.training.microbatches = 1;
 
     auto reference = simulate_tiny(1, 0, alone);
     auto outcome = simulate_tiny(draw_machines(draw, ranks), options);
