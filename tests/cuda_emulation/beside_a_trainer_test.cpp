@@ -24,7 +24,9 @@ class EmulatedBesideATrainer : public testing::Test {
   void TearDown() override {
     if (!gives_up_) return;
     // Its tasks end some time after it was given up, on a thread of the machine's.
-    for (int i = 0; i < 1000 && cuda_emulation::alive().events > 0; ++i) std::this_thread::sleep_for(10ms);
+    const auto patience = std::chrono::steady_clock::now() + 10s;
+    while (cuda_emulation::alive().events > 0 && std::chrono::steady_clock::now() < patience)
+      std::this_thread::yield();
     cuda_emulation::forget_what_is_alive();
   }
 
