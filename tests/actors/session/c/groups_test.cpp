@@ -230,16 +230,18 @@ TEST(GroupsOfTheCInterface, RefuseWhatCannotBe) {
     void* const data = memory.data();
     const std::array<std::size_t, 2> two{2, 2}, huge{SIZE_MAX / 2, SIZE_MAX / 2};
     const auto no_reduction = static_cast<troupe_reduction>(9);
-    const auto no_dtype = static_cast<troupe_dtype>(8);
+    const auto no_dtype = static_cast<troupe_dtype>(14);
     std::uint64_t number = 77;
     self.refuses(troupe_group_all_reduce(nullptr, data, 4, TROUPE_F32, TROUPE_SUM, &number, e),
                  "troupe_group_of() finds one");
     self.refuses(troupe_group_all_reduce(group, nullptr, 4, TROUPE_F32, TROUPE_SUM, &number, e),
                  "values is NULL, expected 4 elements of f32");
     self.refuses(troupe_group_all_reduce(group, data, 4, no_dtype, TROUPE_SUM, &number, e),
-                 "8 is not a dtype");
+                 "14 is not a dtype");
     self.refuses(troupe_group_all_reduce(group, data, 4, TROUPE_F32, no_reduction, &number, e),
-                 "9 is not a reduction; use TROUPE_SUM");
+                 "9 is not a reduction of a session; use TROUPE_SUM");
+    self.refuses(troupe_group_all_reduce(group, data, 4, TROUPE_F32, TROUPE_PRODUCT, &number, e),
+                 "5 is not a reduction of a session");
     self.refuses(troupe_group_all_reduce(group, data, SIZE_MAX, TROUPE_F32, TROUPE_SUM, &number, e),
                  "which no memory holds");
     self.refuses(troupe_group_all_reduce(group, data, 4, TROUPE_I32, TROUPE_AVERAGE, &number, e),
@@ -399,7 +401,7 @@ TEST(GroupsOfTheCInterface, RefuseGroupsAndOperationsThatCannotBe) {
   refuses([](auto& bad) { bad.counts = nullptr; }, "operation.counts is NULL");
   refuses([](auto& bad) { bad.bounded = 2; }, "operation.bounded is 2, expected 0 or 1");
   refuses([](auto& bad) { bad.kind = static_cast<troupe_operation_kind>(6); },
-          "6 is not a kind of operation");
+          "6 is not a kind of declared operation");
   refuses([](auto& bad) { bad.dtype = static_cast<troupe_dtype>(0); }, "0 is not a dtype");
   refuses([](auto& bad) { bad.pass = static_cast<troupe_pass>(3); },
           "3 is not a pass of operations; use TROUPE_FORWARD");
