@@ -34,7 +34,7 @@ SCRIPTS = ("gpu_check", "gpu_checks.py", "gpu_machine.py", "gpu_rows.py", "gpu_b
 
 
 def build(folder, architectures, targets):
-    flags = f"-Wl,--dynamic-linker={PLACEHOLDER},--disable-new-dtags,-rpath,$ORIGIN/../lib"
+    flags = f"-Wl,--dynamic-linker={PLACEHOLDER},--disable-new-dtags,-rpath,'$ORIGIN/../lib'"
     configure = ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
                  "-DTROUPE_CUDA=ON", "-DTROUPE_BUILD_BENCHMARKS=OFF", f"-DCMAKE_EXE_LINKER_FLAGS={flags}", "--log-level=WARNING"]
     configure += [f"-DCMAKE_CUDA_ARCHITECTURES={architectures}"] if architectures else []
