@@ -44,22 +44,50 @@ std::string first_difference_of(const std::vector<std::string>& texts) {
   return {};
 }
 
+/// The coordinates of a place in the group of the domain's ranks.
+std::vector<int> at_place(const core::Domain& domain, std::size_t place) {
+  std::vector<int> coordinates(domain.sizes.size());
+  for (std::size_t axis = domain.sizes.size(); axis-- > 0;) {
+    const auto size = static_cast<std::size_t>(domain.sizes[axis]);
+    coordinates[axis] = static_cast<int>(place % size);
+    place /= size;
+  }
+  return coordinates;
+}
+
 }  // namespace
 
 FirstValuesOfRanks::FirstValuesOfRanks(const SessionContext& context, GroupMaker groups, std::uint64_t number)
     : in_(context), groups_(groups), copies_(context), prefix_(fmt::format("values/{}/", number)) {}
 
+/// Those of this rank's group, with their coordinates.
+std::vector<std::pair<core::Rank, std::vector<int>>> FirstValuesOfRanks::members_of(
+    core::GroupKind kind) const {
+  const auto& domain = in_.plan.domain();
+  const auto ranks = in_.plan.mesh.group(kind, in_.rank());
+  // To ask the plan takes a look at all ranks, for each of them.
+  const bool are_in_order = kind == core::GroupKind::dp_cp && domain.scale != core::ScaleRule::expert;
+  std::vector<std::pair<core::Rank, std::vector<int>>> members;
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    members.emplace_back(ranks[i], are_in_order ? at_place(domain, i) : in_.plan.coordinates(ranks[i]));
+  return members;
+}
+
 std::vector<FirstValuesOfRanks::Shared> FirstValuesOfRanks::shared() const {
   std::vector<Shared> all;
   const auto& plan = in_.plan;
+  const std::map groups{std::pair{core::GroupKind::dp_cp, members_of(core::GroupKind::dp_cp)},
+                        std::pair{core::GroupKind::edp, members_of(core::GroupKind::edp)}};
+  const auto here = plan.coordinates(in_.rank());
   for (const auto bucket : in_.buckets()) {
     const auto kind = plan.domain_of(bucket) == 0 ? core::GroupKind::dp_cp : core::GroupKind::edp;
-    const auto range = [&](core::Rank rank) {
-      return plan.held(plan.placements_of(bucket).parameters, bucket, plan.coordinates(rank));
+    const auto range = [&](const std::vector<int>& coordinates) {
+      return plan.held(plan.placements_of(bucket).parameters, bucket, coordinates);
     };
-    auto ranks = plan.mesh.group(kind, in_.rank());
-    const auto own = range(in_.rank());
-    std::erase_if(ranks, [&](core::Rank rank) { return range(rank) != own; });
+    const auto own = range(here);
+    std::vector<core::Rank> ranks;
+    for (const auto& [rank, coordinates] : groups.at(kind))
+      if (range(coordinates) == own) ranks.push_back(rank);
     if (ranks.size() < 2 || own.size() == 0) continue;
     all.push_back({fmt::format("bucket {} of rank {}", bucket.value, ranks.front().value), std::move(ranks),
                    plan.buckets[bucket.value].parameters});

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/session/context.hpp"
@@ -37,6 +38,7 @@ class FirstValuesOfRanks {
     std::vector<core::Rank> ranks;
     std::vector<core::ParameterIndex> parameters;
   };
+  std::vector<std::pair<core::Rank, std::vector<int>>> members_of(core::GroupKind kind) const;
   std::vector<Shared> shared() const;
   core::Result<std::vector<std::uint64_t>> hashes();
   core::Result<std::string> first_difference(const std::vector<Shared>& all,
