@@ -6,6 +6,7 @@
 
 #include "core/errors.hpp"
 #include "gpu/kernels.hpp"
+#include "gpu/order/task_order.hpp"
 
 namespace troupe::actors {
 
@@ -45,12 +46,14 @@ Result<void> RowExchange::gather_on_device(const std::vector<std::int64_t>& own,
   }
   const auto pinned = staging_.view(), there = counts_.view();
   const auto on = TRY(stream());
+  gpu::declare(in_.world.device(), "counts of rows", {}, {pinned.subview(0, bytes)});
   std::copy(own.begin(), own.end(), pinned.as<std::int64_t>().begin());
   gpu::copy(pinned.subview(0, bytes), there.subview(0, bytes), on);
   if (in_.data.compute() == nullptr) TRY(settle());
   TRY(gather(there.subview(0, bytes), there.subview(bytes, needed - bytes), own.size()));
   gpu::copy(there.subview(bytes, needed - bytes), pinned.subview(bytes, needed - bytes), on);
   TRY(settle());
+  gpu::declare(in_.world.device(), "counts of rows", {pinned.subview(bytes, needed - bytes)}, {});
   const auto found = pinned.subview(bytes, needed - bytes).as<std::int64_t>();
   std::copy(found.begin(), found.end(), all.begin());
   return {};
