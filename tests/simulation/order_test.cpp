@@ -294,6 +294,9 @@ std::vector<Shape> shapes() {
     all.push_back(chunks);
     chunks.wire = core::DType::bf16;
     all.push_back(chunks);
+    chunks.staging = 0;
+    all.push_back(chunks);
+    chunks.staging = 16;
     chunks.context = 2;
     all.push_back(chunks);
     chunks.strategy = Strategy::zero1;
