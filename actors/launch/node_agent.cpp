@@ -236,6 +236,8 @@ std::optional<std::size_t> NodeAgentMachine::silent() const {
     const Ending& ending = endings_[i];
     const bool abandoned = ending.kind == Ending::Kind::abandoned;
     const bool left = ending.was_asked && ending.status.code == kExitFenced;
+    // One that had nothing left to do with the others comes through when it goes on.
+    if (ending.was_asked && ending.status.success() && seen_stopped_.contains(ending.rank)) return i;
     if (ending.kind != Ending::Kind::stopped && !abandoned && !left) continue;
     if (seen_stopped_.contains(ending.rank)) return i;
     if (!killed && (abandoned || ending.status.signal == SIGKILL)) killed = i;
@@ -354,8 +356,10 @@ bool NodeAgentMachine::makes_no_progress() const {
 void NodeAgentMachine::gang_ended(NodeEffects& effects) {
   if (state_ == State::stopping) effects.push_back(CancelDeadline{});
   const auto why = cause();
-  if (why && endings_[*why].was_asked && endings_[*why].status.code == kExitFenced)
-    endings_[*why].kind = Ending::Kind::stopped;
+  const auto is_left = [](const Ending& ending) {
+    return ending.was_asked && (ending.status.code == kExitFenced || ending.status.success());
+  };
+  if (why && is_left(endings_[*why])) endings_[*why].kind = Ending::Kind::stopped;
   effects.push_back(EndGeneration{generation_, endings_, why});
   const auto is_abandoned = [](const Ending& ending) { return ending.kind == Ending::Kind::abandoned; };
   const bool abandoned = std::any_of(endings_.begin(), endings_.end(), is_abandoned);

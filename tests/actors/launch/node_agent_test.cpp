@@ -96,10 +96,12 @@ TEST(NodeAgent, StopsTheOthersWhereTheRankThatOneNamesDoesNotEnd) {
   EXPECT_EQ(only<ArmDeadline>(stop).after, seconds(15));
 }
 
-// One that goes on when it is told to end may find itself left, and end like the others.
+// One that goes on when it is told to end may find itself left, and end like the others; or it was stopped
+// when it had nothing left to do with them, and comes through.
 TEST(NodeAgent, BlamesTheRankThatDidNotEndByItselfIfAllOthersEndedBecauseOfAnother) {
-  for (const auto end : {ExitStatus{0, SIGTERM}, ExitStatus{0, SIGKILL}, ExitStatus{kExitFenced, 0}}) {
+  for (const auto end : {ExitStatus{0, SIGTERM}, ExitStatus{0, SIGKILL}, ExitStatus{kExitFenced, 0}, kDone}) {
     auto machine = started({.ranks = 3});
+    if (end.success()) machine.seen_stopped(0);
     machine.exited(1, {kExitFenced, 0}, seconds(10));
     machine.exited(2, {kExitFenced, 0}, seconds(10));
     machine.deadline(seconds(11));
