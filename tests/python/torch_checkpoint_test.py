@@ -159,6 +159,29 @@ class Checkpoints(unittest.TestCase):
             self.assertTrue(found["w"].eq(number).all())
             self.assertEqual((found["nested"][1]["step"], found["scalar"].item()), (7, 3))
 
+    def test_that_a_save_has_set_aside_come_back_where_it_ended_then(self):
+        with tempfile.TemporaryDirectory() as temporary:
+            folder, aside = Path(temporary, "step"), Path(temporary, ".step.old")
+            checkpoint.save_async({"x": torch.arange(4.0)}, folder).result()
+            folder.rename(aside)
+            state = {"x": torch.zeros(4)}
+            checkpoint.load(state, folder)
+            self.assertEqual(state["x"].tolist(), [0, 1, 2, 3])
+            folder.rename(aside)
+            checkpoint.save_async({"x": torch.ones(4)}, folder).result()
+            checkpoint.load(state, folder)
+            self.assertEqual(state["x"].tolist(), [1, 1, 1, 1])
+            self.assertFalse(aside.exists())
+
+    def test_that_fail_are_logged_though_nobody_asks(self):
+        with tempfile.TemporaryDirectory() as temporary:
+            Path(temporary, "file").write_text("")
+            with self.assertLogs("troupe", "ERROR") as logged:
+                save = checkpoint.save_async({"x": torch.ones(4)}, Path(temporary, "file", "step"))
+                with self.assertRaises(Exception):
+                    save.result()
+            self.assertIn("the save to", logged.output[0])
+
     def test_that_are_not_there_are_told(self):
         with self.assertRaisesRegex(Error, "has no file .metadata"):
             checkpoint.load({"w": torch.zeros(3)}, self.folder)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import threading
@@ -64,6 +65,20 @@ def _sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+def _old(final: Path) -> Path:
+    return final.with_name(f".{final.name}.old")
+
+
+def _recover(final: Path) -> None:
+    """A save that ended between its two renames has left the checkpoint before it under another name."""
+    if not final.exists() and _old(final).exists():
+        try:
+            _old(final).rename(final)
+        except OSError:
+            if not final.exists():  # otherwise another rank was faster
+                raise
+
+
 class Writer(FileSystemWriter):
     """Writes beside the directory and renames at the end; a directory of that name is replaced then. All ranks write to
     one file system. What a save that ended early has left is removed by the next one of the same name."""
@@ -86,6 +101,7 @@ class Writer(FileSystemWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[Any]) -> Any:
+        _recover(self._final)
         shutil.rmtree(self._part, ignore_errors=True)
         self._part.mkdir(parents=True)
         return super().prepare_global_plan(plans)
@@ -106,7 +122,7 @@ class Writer(FileSystemWriter):
             of_rank.unlink()
         _write_durably(self._part / HASHES, json.dumps({"algorithm": ALGORITHM, "files": files}, indent=1))
         _sync_folder(self._part)
-        old = self._final.with_name(f".{self._final.name}.old")
+        old = _old(self._final)
         shutil.rmtree(old, ignore_errors=True)
         if self._final.exists():
             self._final.rename(old)
@@ -143,6 +159,7 @@ class Reader(FileSystemReader):
                             "checkpoint")
 
     def read_metadata(self, *arguments: Any, **more: Any) -> Any:
+        _recover(Path(self.path).absolute())
         if not (Path(self.path) / _METADATA).is_file():
             raise Error(Status.NOT_FOUND, f"{self.path} is no checkpoint of torch.distributed.checkpoint: it has no file "
                         f"{_METADATA}")
@@ -208,10 +225,11 @@ class Checkpointer:
             dcp.save(state, storage_writer=Writer(save.directory), process_group=self._group,
                      no_dist=self._group is None)
             save._future.set_result(None)
-        except CheckpointException as error:
-            save._future.set_exception(_cause_of(error))
         except BaseException as error:  # pylint: disable=broad-except
-            save._future.set_exception(error)
+            cause = _cause_of(error) if isinstance(error, CheckpointException) else error
+            # Also for trainers that never ask for the result.
+            logging.getLogger("troupe").error("the save to %s failed: %s", save.directory, cause)
+            save._future.set_exception(cause)
 
     def _copy(self, value: Any, at: tuple[Any, ...], used: set[tuple[Any, ...]]) -> Any:
         if isinstance(value, dict):
