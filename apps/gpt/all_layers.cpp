@@ -39,7 +39,7 @@ std::vector<std::size_t> AllLayers::places() const {
 }
 
 std::vector<core::DeclaredOperation> AllLayers::operations() const {
-  const std::size_t rows = options_.microbatch.batch * options_.microbatch.length;
+  const std::size_t rows = options_.microbatch.rows() / options_.model.experts.members;
   return expert_operations(options_.model, table().part(), rows, core::size_of(options_.arithmetic.dtype));
 }
 
@@ -91,7 +91,8 @@ Result<void> AllLayers::warm_up() {
   const std::vector<float*> gradients(readable_.size(), scratch.view().as<float>().data());
   // Their values do not matter, and if they are sharded they are not here yet.
   const std::vector<const std::byte*> parameters(readable_.size(), scratch.view().data);
-  AbsentPeers absent(options_.model.experts, options_.microbatch.rows(), gradients.front());
+  AbsentPeers absent(options_.model.experts, options_.microbatch.rows() / options_.model.experts.members,
+                     gradients.front());
   StepHooks hooks;
   if (peers_) hooks.peers = &absent;
   TRY(model_->forward_backward(parameters, gradients, batch_.tokens(), batch_.targets(), hooks));

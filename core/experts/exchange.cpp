@@ -17,15 +17,17 @@ Result<ExpertOwners> ExpertOwners::create(std::size_t experts, std::size_t ranks
   return ExpertOwners{experts, ranks};
 }
 
-Result<std::int64_t> most_expert_rows(const ExpertOwners& owners, std::size_t tokens, std::size_t choices,
-                                      std::optional<double> capacity_factor) {
-  auto most = static_cast<std::int64_t>(tokens * choices);  // of each rank
+Result<std::int64_t> most_expert_rows(const ExpertOwners& owners, const RoutedTokens& routed) {
+  const auto& [tokens, choices, members, capacity_factor] = routed;
+  // Those of the group that have the same microbatch.
+  const std::size_t together = std::min(owners.ranks, members);
+  auto most = static_cast<std::int64_t>(together * tokens * choices);
   if (owners.ranks > 1 && capacity_factor) {
-    const auto capacity =
-        TRY(expert_capacity(static_cast<std::int64_t>(tokens), choices, owners.experts, *capacity_factor));
+    const auto capacity = TRY(expert_capacity(static_cast<std::int64_t>(members * tokens), choices,
+                                              owners.experts, *capacity_factor));
     most = std::min(most, static_cast<std::int64_t>(owners.per_rank()) * capacity);
   }
-  return most * static_cast<std::int64_t>(owners.ranks);
+  return most * static_cast<std::int64_t>(owners.ranks / together);
 }
 
 std::int64_t ExpertExchange::received_rows() const {

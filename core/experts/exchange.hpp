@@ -24,10 +24,19 @@ struct ExpertOwners {
   std::size_t first(std::size_t rank) const { return rank * per_rank(); }
 };
 
-/// Rows that may come to a rank's experts in one exchange: all choices of all ranks, which have `tokens`
-/// each, or those that a capacity lets through. Errc::invalid_argument as expert_capacity().
-Result<std::int64_t> most_expert_rows(const ExpertOwners& owners, std::size_t tokens, std::size_t choices,
-                                      std::optional<double> capacity_factor);
+/// What the ranks of an expert-parallel group have of a microbatch.
+struct RoutedTokens {
+  std::size_t tokens = 0;  ///< of each rank
+  std::size_t choices = 0;
+  /// Consecutive ranks that share a microbatch, each with as many of its tokens, and decide about it
+  /// together.
+  std::size_t members = 1;
+  std::optional<double> capacity_factor{};  ///< of a microbatch; none: all choices are kept
+};
+
+/// Rows that may come to a rank's experts in one exchange: all choices of all ranks, or those that a capacity
+/// lets through. Errc::invalid_argument as expert_capacity().
+Result<std::int64_t> most_expert_rows(const ExpertOwners& owners, const RoutedTokens& routed);
 
 /// Rows that belong together among those a rank received.
 struct ExpertRows {

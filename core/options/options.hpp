@@ -212,7 +212,9 @@ struct TrainingOptions {
   /// and the result of `ordered` numerics depends on lanes and on this number. Session::group() has "cp".
   int context_parallel = 1;
   /// Number of consecutive data-parallel ranks that experts (ParameterSpec::is_expert) are distributed over;
-  /// it must divide the data-parallel ranks. Above 1, these must divide the lanes. Session::group() has "ep".
+  /// it must divide the data-parallel ranks, those that share lanes included, and divide context_parallel or
+  /// be a multiple of it. If it is greater, the lanes must be a multiple of the ranks with lanes of their
+  /// own. Session::group() has "ep".
   int expert_parallel = 1;
   /// For each layer of the model that all ranks have in common, pipeline stages included: Session::experts()
   /// has those with experts. A rank's experts of a layer are consecutive ones.

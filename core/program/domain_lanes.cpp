@@ -26,11 +26,14 @@ std::vector<int> coordinates_in(const Domain& domain, const Domain& first,
   return found;
 }
 
-std::vector<LaneRange> DomainLanes::pieces(int round) const {
-  if (!is_dealt_by_round()) return source_blocks;
-  const LaneRange all = deal.round_lanes(coordinates, coordinates.size(), round);
+std::vector<LaneRange> DomainLanes::leaves(int round) const {
   std::vector<LaneRange> found;
-  for (int lane = all.first; lane < all.end(); ++lane) found.push_back({lane, 1});
+  for (int source = 0; source < sources; ++source) {
+    found.push_back(is_dealt_by_round()
+                        ? deal.source_leaf(coordinates, source, round)
+                        : deal.tree().leaves_of(source_blocks[static_cast<std::size_t>(source)],
+                                                deal.source_piece(coordinates, source)));
+  }
   return found;
 }
 
@@ -54,21 +57,22 @@ Result<DomainLanes> lanes_of(std::size_t domain, std::span<const Domain> domains
 
 SourceStacks source_stacks(const DomainLanes& lanes, int round) {
   SourceStacks stacks;
-  const int all = lanes.deal.lanes();
-  const auto pieces = lanes.pieces(round);
-  // For each position among the roots of all pieces, the root's slot.
+  const PieceTree& tree = lanes.deal.tree();
+  const auto leaves = lanes.leaves(round);
+  // For each position among the roots of all sources, the root's slot.
   std::vector<int> slot_of;
-  if (!lanes.is_dealt_by_round()) {
-    for (const LaneRange& piece : pieces)
-      stacks.depth = std::max(stacks.depth, accumulation_slots(piece, all));
-  }
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    const auto roots = static_cast<int>(subtree_roots(pieces[i], all).size());
+  for (const LaneRange& block : lanes.source_blocks)
+    stacks.depth = std::max(stacks.depth, accumulation_slots(block, tree.lanes));
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    const auto roots = static_cast<int>(tree.roots_of(leaves[i]).size());
     for (int root = 0; root < roots; ++root) slot_of.push_back(static_cast<int>(i) * stacks.depth + root);
   }
   stacks.slots = stacks.depth * lanes.sources;
-  stacks.merge = merge_roots(pieces, all);
-  const auto slot = [&](int place) { return slot_of[static_cast<std::size_t>(place)]; };
+  auto [order, merge, roots] = sort_and_merge(leaves, tree);
+  stacks.merge = std::move(merge);
+  const auto slot = [&, &places = order](int place) {
+    return slot_of[static_cast<std::size_t>(places[static_cast<std::size_t>(place)])];
+  };
   for (TreeStep& step : stacks.merge.steps) step = {slot(step.destination), slot(step.source)};
   for (int& root : stacks.merge.roots) root = slot(root);
   return stacks;

@@ -29,9 +29,9 @@ struct DomainLanes {
   std::vector<LaneRange> source_blocks;
 
   bool is_dealt_by_round() const { return deal.partial_axes() < coordinates.size(); }
-  /// For each source, what this rank sums before it sends anything. Where lanes are dealt by round: one lane
-  /// per source in this round.
-  std::vector<LaneRange> pieces(int round) const;
+  /// For each source, the leaves that this rank sums before it sends anything. Where lanes are dealt by
+  /// round: one per source in this round.
+  std::vector<LaneRange> leaves(int round) const;
 };
 
 /// `coordinates` are in domain 0. Errors as for LaneDeal::create().

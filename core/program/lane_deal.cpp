@@ -51,26 +51,27 @@ class Merger {
 
 Result<LaneDeal> LaneDeal::create(int lanes, const Placements& gradients, std::vector<int> sizes, int sources,
                                   int pieces) {
-  if (pieces < 1 || sizes.empty() || sizes.back() % pieces != 0) {
+  if (pieces < 1 || sizes.empty() || std::int64_t{sizes.back()} * sources % pieces != 0) {
     return fail(
         Errc::invalid_argument,
         "{} pieces of a lane do not divide the {} ranks of the innermost axis; choose a number from 1 "
         "that does",
-        pieces, sizes.empty() ? 0 : sizes.back());
-  }
-  if (pieces > 1 && sources > 1) {
-    return fail(
-        Errc::unavailable,
-        "experts are distributed over {} ranks, and each lane over {}; distribute experts, or cut lanes, not "
-        "both",
-        sources, pieces);
+        pieces, sizes.empty() ? 0 : std::int64_t{sizes.back()} * sources);
   }
   LaneDeal deal;
   deal.tree_ = {.lanes = lanes, .pieces = pieces};
+  deal.own_pieces_ = std::min(sources, pieces);
+  if (pieces % deal.own_pieces_ != 0 || sources % deal.own_pieces_ != 0) {
+    return fail(
+        Errc::invalid_argument,
+        "experts are distributed over {} ranks, and each lane is cut in {} pieces; choose two numbers "
+        "of which one divides the other",
+        sources, pieces);
+  }
+  deal.lane_sources_ = sources / deal.own_pieces_;
   deal.sizes_ = std::move(sizes);
-  deal.sizes_.back() /= pieces;
-  deal.sources_ = sources;
-  std::int64_t ranks = sources;
+  deal.sizes_.back() /= deal.sharing();
+  std::int64_t ranks = deal.lane_sources_;
   bool sharded = false;
   for (std::size_t axis = 0; axis < gradients.size(); ++axis) {
     ranks *= deal.sizes_[axis];
@@ -91,7 +92,7 @@ Result<LaneDeal> LaneDeal::create(int lanes, const Placements& gradients, std::v
                 "start at most {} ranks or raise the number of lanes",
                 lanes, ranks, std::max(lanes, 1));
   }
-  if (sources > 1 && lanes % ranks != 0) {
+  if (deal.lane_sources_ > 1 && lanes % ranks != 0) {
     return fail(
         Errc::invalid_argument,
         "{} lanes are not a multiple of {} data-parallel ranks, which go through their lanes together in "
@@ -111,7 +112,18 @@ LaneRange LaneDeal::block(const std::vector<int>& coordinates, std::size_t axes)
 std::vector<LaneRange> LaneDeal::leaves_of(LaneRange lanes, const std::vector<int>& coordinates,
                                            std::size_t axes) const {
   if (axes < sizes_.size()) return tree_.leaves_of(lanes);
-  return {tree_.leaves_of(lanes, coordinates.back() % tree_.pieces)};
+  if (own_pieces_ == tree_.pieces) return tree_.leaves_of(lanes);
+  std::vector<LaneRange> found;
+  for (int piece = 0; piece < own_pieces_; ++piece)
+    found.push_back(tree_.leaves_of(lanes, first_piece(coordinates) + piece));
+  return found;
+}
+
+LaneRange LaneDeal::source_leaf(const std::vector<int>& coordinates, int source, int round) const {
+  const LaneRange all = round_lanes(coordinates, coordinates.size(), round);
+  const int lane = source / own_pieces_;
+  const LaneRange own{.first = all.first + lane, .count = lane < all.count ? 1 : 0};
+  return tree_.leaves_of(own, source_piece(coordinates, source));
 }
 
 LaneRange LaneDeal::round_lanes(const std::vector<int>& coordinates, std::size_t axes, int round) const {
@@ -123,12 +135,12 @@ LaneRange LaneDeal::round_lanes(const std::vector<int>& coordinates, std::size_t
     at = at * sizes_[axis] + (axis < axes ? place(coordinates, axis) : 0);
     if (axis >= axes) together *= sizes_[axis];
   }
-  const int first = std::min(all.first + (round * width_ + at) * sources_, all.end());
-  return {.first = first, .count = std::min(first + together * sources_, all.end()) - first};
+  const int first = std::min(all.first + (round * width_ + at) * lane_sources_, all.end());
+  return {.first = first, .count = std::min(first + together * lane_sources_, all.end()) - first};
 }
 
 DealtLanes LaneDeal::dealt(const std::vector<int>& coordinates) const {
-  CHECK(sources_ == 1, "each source has lanes of its own");
+  CHECK(lane_sources_ == 1, "each source has lanes of its own");
   const LaneRange all = block(coordinates, partial_axes_);
   const LaneRange start = round_lanes(coordinates, sizes_.size(), 0);
   const int at = start.first - all.first;

@@ -29,21 +29,31 @@ struct DealtLanes {
 /// lanes.
 ///
 /// With several pieces per lane, that many neighbours on the innermost axis process the same lanes, each its
-/// own piece: the rank at coordinate i of the axis has piece i % pieces, and lanes by i / pieces.
+/// own piece: the rank at coordinate i of the axis has piece i % pieces, and lanes by i / pieces. Sources of
+/// a place are neighbours on this axis too, so they have several pieces of the same lanes, or, when there are
+/// more of them than pieces, all pieces of several lanes.
 class LaneDeal {
  public:
   /// Errc::invalid_argument if there are fewer lanes than ranks, sharded axes are not the last ones, places
-  /// of several sources do not divide the lanes, or pieces do not divide the innermost axis.
-  /// Errc::unavailable for several sources combined with several pieces.
+  /// of several lanes do not divide the lanes, pieces do not divide the innermost axis, or neither of sources
+  /// and pieces divides the other.
   static Result<LaneDeal> create(int lanes, const Placements& gradients, std::vector<int> sizes,
                                  int sources = 1, int pieces = 1);
 
   int lanes() const { return tree_.lanes; }
   const PieceTree& tree() const { return tree_; }
-  /// The leaves, for these lanes, held by the ranks that share the first `axes` coordinates: those of one
-  /// piece if the ranks have no other, otherwise of all pieces.
+  /// The leaves, for these lanes, held by the ranks that share the first `axes` coordinates: those of the
+  /// place's own pieces if it is a single place, otherwise of all pieces.
   std::vector<LaneRange> leaves_of(LaneRange lanes, const std::vector<int>& coordinates,
                                    std::size_t axes) const;
+  /// The leaf, one of those in each round, of a place's source; where lanes are dealt by round.
+  LaneRange source_leaf(const std::vector<int>& coordinates, int source, int round) const;
+  /// The piece that a place's source has.
+  int source_piece(const std::vector<int>& coordinates, int source) const {
+    return first_piece(coordinates) + source % own_pieces_;
+  }
+  /// Pieces of each lane that a place has.
+  int own_pieces() const { return own_pieces_; }
   /// For places with one source.
   DealtLanes dealt(const std::vector<int>& coordinates) const;
   /// The lanes of all ranks that share the first `axes` coordinates: a contiguous block, if none of these
@@ -56,16 +66,22 @@ class LaneDeal {
   std::size_t partial_axes() const { return partial_axes_; }
 
  private:
-  /// Among the ranks that have the same piece.
+  /// Neighbours on the innermost axis that share their lanes.
+  int sharing() const { return tree_.pieces / own_pieces_; }
+  /// Among the places that have the same pieces.
   int place(const std::vector<int>& coordinates, std::size_t axis) const {
-    return axis + 1 == sizes_.size() ? coordinates[axis] / tree_.pieces : coordinates[axis];
+    return axis + 1 == sizes_.size() ? coordinates[axis] / sharing() : coordinates[axis];
+  }
+  int first_piece(const std::vector<int>& coordinates) const {
+    return coordinates.back() % sharing() * own_pieces_;
   }
 
   PieceTree tree_;
-  std::vector<int> sizes_;  // in places: ranks, or on the innermost axis those that have the same piece
+  std::vector<int> sizes_;  // in places; on the innermost axis, those that have the same pieces
   std::size_t partial_axes_ = 0;
-  int width_ = 1;  // places on the sharded axes
-  int sources_ = 1;
+  int width_ = 1;         // places on the sharded axes
+  int lane_sources_ = 1;  // sources of a place with lanes of their own
+  int own_pieces_ = 1;
 };
 
 /// Subtree roots in slots, and the additions that leave as few of them as possible.

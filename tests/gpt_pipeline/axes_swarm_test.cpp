@@ -30,12 +30,18 @@ const std::vector<std::pair<ScheduleKind, int>> kSchedules = {{ScheduleKind::gpi
 constexpr Strategy kStrategies[] = {Strategy::ddp,   Strategy::zero1, Strategy::zero2,
                                     Strategy::zero3, Strategy::hsdp,  Strategy::hfsdp};
 
+/// Gradients wait for their lane, which those of experts that ranks share cannot.
+bool has_to_wait(Strategy strategy, int chunks) {
+  return chunks > 1 && (strategy == Strategy::ddp || strategy == Strategy::zero1);
+}
+
 void add(std::vector<Cut>& all, Cut axes, int data_parallel) {
   axes.ranks = axes.tensor * axes.stages * axes.context * data_parallel;
   axes.sequence = axes.tensor > 1 || axes.slices > 1;
   const bool has_copies = axes.strategy == Strategy::hsdp || axes.strategy == Strategy::hfsdp;
   const int copies = has_copies ? 2 : 1;
-  if (data_parallel / axes.expert_parallel % copies != 0) return;
+  if (data_parallel * axes.context / axes.expert_parallel % copies != 0 || data_parallel % copies != 0)
+    return;
   axes.copies = copies;
   all.push_back(axes);
 }
@@ -56,9 +62,7 @@ std::vector<Cut> meshes_with_experts() {
         add(all, axes, data_parallel);
         if (data_parallel == 4) continue;
         for (const auto& [schedule, chunks] : kSchedules) {
-          // Gradients of shared experts do not wait for their lane.
-          const bool waits = strategy == Strategy::ddp || strategy == Strategy::zero1;
-          if (chunks > 1 && experts_over > 1 && waits) continue;
+          if (has_to_wait(strategy, chunks) && experts_over > 1) continue;
           axes.stages = 2;
           axes.schedule = schedule;
           axes.chunks = chunks;
@@ -70,27 +74,33 @@ std::vector<Cut> meshes_with_experts() {
   return all;
 }
 
-/// Meshes of a model whose layers and sequences are cut in two, dense or with experts that all ranks have.
+/// Meshes of a model whose layers and sequences are cut in two, dense or with experts, that all ranks have,
+/// or some of them each: those that share a sequence, or those of two sequences.
 std::vector<Cut> meshes_with_context(bool experts) {
   std::vector<Cut> all;
   for (const auto strategy : kStrategies) {
     for (const int data_parallel : {1, 2, 4}) {
-      Cut axes;
-      axes.tied = false;
-      axes.experts = axes.capacity = experts;
-      axes.context = 2;
-      axes.strategy = strategy;
-      axes.slices = 2;
-      if (data_parallel == 1) add(all, axes, data_parallel);
-      axes.slices = 1;
-      axes.tensor = 2;
-      add(all, axes, data_parallel);
-      if (data_parallel == 4) continue;
-      for (const auto& [schedule, chunks] : kSchedules) {
-        axes.stages = 2;
-        axes.schedule = schedule;
-        axes.chunks = chunks;
+      for (const int experts_over : {1, 2, 4}) {
+        if (experts_over > 1 && (!experts || data_parallel * 2 % experts_over != 0)) continue;
+        Cut axes;
+        axes.tied = false;
+        axes.experts = axes.capacity = experts;
+        axes.expert_parallel = experts_over;
+        axes.context = 2;
+        axes.strategy = strategy;
+        axes.slices = 2;
+        if (data_parallel == 1 && experts_over == 1) add(all, axes, data_parallel);
+        axes.slices = 1;
+        axes.tensor = 2;
         add(all, axes, data_parallel);
+        if (data_parallel == 4) continue;
+        for (const auto& [schedule, chunks] : kSchedules) {
+          if (has_to_wait(strategy, chunks) && experts_over > 1) continue;
+          axes.stages = 2;
+          axes.schedule = schedule;
+          axes.chunks = chunks;
+          add(all, axes, data_parallel);
+        }
       }
     }
   }

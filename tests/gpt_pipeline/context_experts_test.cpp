@@ -47,6 +47,15 @@ std::vector<Cut> cuts_of_both() {
       add({.stages = 2, .strategy = strategy, .capacity = capacity, .context = 2});
     }
     add({.strategy = Strategy::zero1, .capacity = capacity, .context = 4});
+    // Experts over some of the ranks that share a sequence, all, or those of two sequences.
+    for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
+      add({.strategy = strategy, .capacity = capacity, .expert_parallel = 2, .context = 2});
+      add({.strategy = strategy, .capacity = capacity, .expert_parallel = 4, .context = 2}, 2);
+      add({.strategy = strategy, .tensor = 2, .capacity = capacity, .expert_parallel = 2, .context = 2});
+      add({.stages = 2, .strategy = strategy, .capacity = capacity, .expert_parallel = 2, .context = 2});
+    }
+    add({.strategy = Strategy::zero2, .capacity = capacity, .expert_parallel = 2, .context = 4});
+    add({.strategy = Strategy::zero1, .capacity = capacity, .expert_parallel = 4, .context = 4}, 2);
     for (const auto& [schedule, chunks] : {std::pair{ScheduleKind::gpipe, 1},
                                            {ScheduleKind::interleaved, 2},
                                            {ScheduleKind::zero_bubble, 1}}) {
@@ -123,6 +132,8 @@ TEST(ContextOfExperts, SendTheFirstStepsTokensWhereOneRankDoes) {
 const Cut kStages{
     .ranks = 4, .stages = 2, .strategy = Strategy::zero3, .experts = true, .capacity = true, .context = 2};
 
+const Cut kSpread{.ranks = 4, .experts = true, .capacity = true, .expert_parallel = 4, .context = 2};
+
 const Cut kLayers{.ranks = 4, .tensor = 2, .sequence = true, .experts = true, .capacity = true, .context = 2};
 
 TEST(ContextOfExperts, AnswersAsOneRank) {
@@ -139,7 +150,7 @@ TEST(ContextOfExperts, AnswersAsOneRank) {
     return ask(cut, options, text.corpus(), folder.path("exported"));
   };
   const auto whole = said_of({.strategy = Strategy::ddp, .experts = true, .capacity = true})[0];
-  for (const Cut& cut : {kStages, kLayers}) {
+  for (const Cut& cut : {kStages, kLayers, kSpread}) {
     const auto shared = said_of(without_stages(cut))[0];
 
     const auto ranks = said_of(cut);
@@ -169,6 +180,8 @@ TEST(ContextOfExperts, GoesOnFromCheckpointsOfAnyOtherMesh) {
   const Cut pair = with_experts({.ranks = 2, .strategy = Strategy::zero3, .context = 2});
   const Cut four = with_experts({.ranks = 4, .context = 4});
   const Cut spread = with_experts({.ranks = 2, .expert_parallel = 2});
+  const Cut both =
+      with_experts({.ranks = 4, .strategy = Strategy::zero3, .expert_parallel = 4, .context = 2});
   const auto expected = one_rank(true, true, text.corpus());
   const auto uninterrupted = run_context(pair, text.corpus(), 6)[0];
   for (const auto& [from, to] : {std::pair{alone, pair},
@@ -179,6 +192,8 @@ TEST(ContextOfExperts, GoesOnFromCheckpointsOfAnyOtherMesh) {
                                  {kLayers, pair},
                                  {spread, pair},
                                  {pair, spread},
+                                 {both, pair},
+                                 {pair, both},
                                  {pair, kStages},
                                  {kStages, pair}}) {
     actors::SimulatedStorage disk({});

@@ -71,10 +71,14 @@ TEST_F(ContextOnGpus, OfExpertsSeesTheSameBitsInAnyStrategyAndInStages) {
   expect_the_same_bits({{.context = 2},
                         {.data_parallel = 2, .strategy = Strategy::zero3, .context = 2},
                         {.stages = 2, .context = 2},
-                        {.stages = 2, .schedule = split, .context = 2}},
+                        {.stages = 2, .schedule = split, .context = 2},
+                        {.context = 2, .experts = 2},
+                        {.data_parallel = 2, .strategy = Strategy::zero3, .context = 2, .experts = 4},
+                        {.stages = 2, .context = 2, .experts = 2}},
                        DType::f32, add_experts);
   expect_the_same_bits({{.size = 2, .sequence = true, .context = 2},
-                        {.size = 2, .sequence = true, .strategy = Strategy::zero3, .context = 2}},
+                        {.size = 2, .sequence = true, .strategy = Strategy::zero3, .context = 2},
+                        {.size = 2, .sequence = true, .context = 2, .experts = 2}},
                        DType::f32, add_experts);
   // What is behind the end of a sequence that is filled up takes no token's place.
   expect_the_same_bits({{.context = 2}}, DType::f32, [](TrainerOptions& options) {
@@ -83,7 +87,7 @@ TEST_F(ContextOnGpus, OfExpertsSeesTheSameBitsInAnyStrategyAndInStages) {
   });
 }
 
-TEST_F(ContextOnGpus, RefusesSlicesAndExpertsThatAreSpread) {
+TEST_F(ContextOnGpus, RefusesSlices) {
   const auto refusal = [&](const Change& change) {
     auto options = options_of({.context = 2}, DType::bf16, 20);
     change(options);
@@ -97,11 +101,6 @@ TEST_F(ContextOnGpus, RefusesSlicesAndExpertsThatAreSpread) {
     return messages;
   };
 
-  EXPECT_NE(refusal([](auto& options) {
-              add_experts(options);
-              options.session.training.expert_parallel = 2;
-            }).find("expert_parallel"),
-            std::string::npos);
   EXPECT_NE(refusal([](auto& options) { options.tensor.slices = 2; }).find("in slices on the host"),
             std::string::npos);
 }

@@ -31,8 +31,8 @@ struct GpuMesh {
 
   int ranks() const { return size * context * data_parallel * stages; }
   std::string name() const {
-    return fmt::format("{} on {}x{}x{}{}, {} stages", core::name_of(strategy), size, context, data_parallel,
-                       sequence ? " by rows" : "", stages);
+    return fmt::format("{} on {}x{}x{}{}, {} stages, experts over {}", core::name_of(strategy), size, context,
+                       data_parallel, sequence ? " by rows" : "", stages, experts);
   }
 };
 

@@ -435,6 +435,13 @@ TEST_F(TensorParallel, ExportsTheModelOfOneRank) {
   const auto shared = command(2, {"--context-parallel", "2"}, "shared");
   ASSERT_EQ(shared.size(), sliced.size());
   EXPECT_TRUE(command(4, {"--context-parallel", "2", "--strategy", "zero3"}, "sharded-sequences") == shared);
+  const auto routed = command(2, {"--context-parallel", "2", "--experts", "4"}, "routed");
+  EXPECT_TRUE(command(2, {"--context-parallel", "2", "--experts", "4", "--expert-parallel", "2"},
+                      "spread-pair") == routed);
+  EXPECT_TRUE(
+      command(4,
+              {"--context-parallel", "2", "--experts", "4", "--expert-parallel", "4", "--strategy", "zero3"},
+              "spread-sequences") == routed);
 }
 
 }  // namespace

@@ -203,9 +203,6 @@ TEST(ContextParallelOptions, ThatCannotBeAreRefused) {
   EXPECT_EQ(refusal(4, [](auto& training) { training.context_parallel = 0; }),
             "tensor_parallel 1 times context_parallel 0 times pipeline_parallel 1 do not divide 4 ranks; "
             "choose numbers from 1 whose product does");
-  EXPECT_EQ(refusal(4, [](auto& training) { training.expert_parallel = 2; }),
-            "expert_parallel 2 with context_parallel 2: experts are distributed over ranks with lanes of "
-            "their own, and those that share sequences share lanes; use one of the two");
   EXPECT_EQ(refusal(4, [](auto& training) { training.optimizer_instances = 4; }),
             "4 optimizer instances do not divide 2 ranks");
 }

@@ -29,7 +29,8 @@ constexpr int kExperts = 24;
 constexpr int kLayers = 3;
 constexpr int kLanes = 16;
 
-/// ep data-parallel ranks share the experts, tp neighbours the elements of everything.
+/// ep data-parallel ranks share the experts, tp neighbours the elements of everything, and cp of the
+/// data-parallel ranks each lane, of which each has tokens of its own.
 struct Spread {
   int ranks = 1;
   int ep = 1;
@@ -39,6 +40,7 @@ struct Spread {
   int lanes = kLanes;
   int tp = 1;
   core::DType wire = core::DType::f32;
+  int cp = 1;
 
   std::size_t width() const { return kWidth / static_cast<std::size_t>(tp); }
   std::size_t offset(core::Rank rank) const { return static_cast<std::size_t>(rank.value % tp) * width(); }
@@ -46,8 +48,8 @@ struct Spread {
   int place(core::Rank rank) const { return rank.value / tp % ep; }
 
   std::string name() const {
-    return fmt::format("{}On{}ep{}{}{}", core::name_of(strategy), ranks, ep, instances > 1 ? "Copies" : "",
-                       tp > 1 ? fmt::format("tp{}", tp) : "");
+    return fmt::format("{}On{}ep{}{}{}{}", core::name_of(strategy), ranks, ep, instances > 1 ? "Copies" : "",
+                       tp > 1 ? fmt::format("tp{}", tp) : "", cp > 1 ? fmt::format("cp{}", cp) : "");
   }
 
   friend std::ostream& operator<<(std::ostream& out, const Spread& of) { return out << of.name(); }
@@ -69,6 +71,8 @@ class Trainer {
         own_(kExperts / spread.ep),
         place_(spread.place(session.rank())),
         ep_(spread.ep),
+        pieces_(spread.cp),
+        piece_(session.rank().value / spread.tp % spread.cp),
         width_(spread.width()),
         offset_(spread.offset(session.rank())) {}
 
@@ -103,10 +107,12 @@ class Trainer {
   core::ParameterIndex expert(int layer, int own) const {
     return {static_cast<std::uint32_t>(layer * (own_ + 1) + 1 + own)};
   }
-  /// Some experts have several tokens of a lane, some none; in the last layer expert 3 has all of them.
-  static int chosen(int layer, core::Lane lane, std::size_t token) {
+  /// A piece of a lane, numbered among all of them.
+  int piece_of(core::Lane lane) const { return lane.value * pieces_ + piece_; }
+  /// Some experts have several tokens of a piece, some none; in the last layer expert 3 has all of them.
+  static int chosen(int layer, int piece, std::size_t token) {
     if (layer == kLayers - 1) return 3;
-    return (static_cast<int>(token) * static_cast<int>(token) + 5 * lane.value + layer) % kExperts;
+    return (static_cast<int>(token) * static_cast<int>(token) + 5 * piece + layer) % kExperts;
   }
 
   core::Result<std::span<float>> read(core::ParameterIndex parameter) {
@@ -115,17 +121,15 @@ class Trainer {
   }
 
   /// What all sources play in this round, in their order.
-  core::Result<std::vector<core::Lane>> lanes_of_sources(core::Lane lane) {
-    const std::vector<std::int64_t> own{lane.value};
-    std::vector<std::int64_t> all(static_cast<std::size_t>(ep_), lane.value);
+  core::Result<std::vector<int>> pieces_of_sources(core::Lane lane) {
+    const std::vector<std::int64_t> own{piece_of(lane)};
+    std::vector<std::int64_t> all(static_cast<std::size_t>(ep_), own[0]);
     if (ep_ > 1) {
       auto& group = *TRY(session_.group("ep"));
       TRY(group.wait(TRY(group.all_gather(gpu::view_of(std::span(own)), gpu::view_of(std::span(all)),
                                           DType::i64, TrainerGroup::Counts(all.size(), 1)))));
     }
-    std::vector<core::Lane> lanes;
-    for (const auto number : all) lanes.push_back({static_cast<std::int32_t>(number)});
-    return lanes;
+    return std::vector<int>(all.begin(), all.end());
   }
 
   core::Result<Vector> gathered(const Vector& own) {
@@ -149,17 +153,17 @@ class Trainer {
                                         gpu::view_of(std::span(taken)), counts, DType::f32))));
     Vector own(size);
     for (std::size_t i = 0; i < size; ++i) {
-      const auto owner = static_cast<std::size_t>(chosen(layer, lane, i / width_) / own_);
+      const auto owner = static_cast<std::size_t>(chosen(layer, piece_of(lane), i / width_) / own_);
       own[i] = taken[owner * size + i];
     }
     return own;
   }
 
   template <class Visit>
-  void for_own_tokens(int layer, const std::vector<core::Lane>& lanes, const Visit& visit) {
-    for (std::size_t source = 0; source < lanes.size(); ++source) {
+  void for_own_tokens(int layer, const std::vector<int>& pieces, const Visit& visit) {
+    for (std::size_t source = 0; source < pieces.size(); ++source) {
       for (std::size_t token = 0; token < kTokens; ++token) {
-        const int expert = chosen(layer, lanes[source], token) - place_ * own_;
+        const int expert = chosen(layer, pieces[source], token) - place_ * own_;
         if (expert < 0 || expert >= own_) continue;
         const std::size_t first = (source * kTokens + token) * width_;
         for (std::size_t i = 0; i < width_; ++i) visit(static_cast<int>(source), expert, first + i, i);
@@ -169,12 +173,12 @@ class Trainer {
 
   core::Result<void> play(core::Lane lane) {
     TRY(session_.begin_lane(lane));
-    const auto lanes = TRY(lanes_of_sources(lane));
+    const auto pieces = TRY(pieces_of_sources(lane));
     Vector h(kTokens * width_);
     for (std::size_t i = 0; i < h.size(); ++i) {
       const auto element = i / width_ * kWidth + offset_ + i % width_;
-      h[i] =
-          0.25F + static_cast<float>((13 * static_cast<std::size_t>(lane.value) + 5 * element) % 11) / 16.0F;
+      h[i] = 0.25F +
+             static_cast<float>((13 * static_cast<std::size_t>(piece_of(lane)) + 5 * element) % 11) / 16.0F;
     }
     std::vector<Vector> inputs, expert_inputs;
     for (int layer = 0; layer < kLayers; ++layer) {
@@ -185,7 +189,7 @@ class Trainer {
       Vector computed(expert_inputs.back().size());
       std::vector<std::span<float>> experts;
       for (int e = 0; e < own_; ++e) experts.push_back(TRY(read(expert(layer, e))));
-      for_own_tokens(layer, lanes, [&](int, int e, std::size_t at, std::size_t i) {
+      for_own_tokens(layer, pieces, [&](int, int e, std::size_t at, std::size_t i) {
         computed[at] = expert_inputs.back()[at] * experts[static_cast<std::size_t>(e)][i];
       });
       h = TRY(returned(layer, lane, std::move(computed)));
@@ -204,7 +208,7 @@ class Trainer {
         for (int source = 0; source < ep_; ++source)
           gradients.push_back(TRY(session_.gradient(expert(layer, e), source)));
       }
-      for_own_tokens(layer, lanes, [&](int source, int e, std::size_t at, std::size_t i) {
+      for_own_tokens(layer, pieces, [&](int source, int e, std::size_t at, std::size_t i) {
         gradients[static_cast<std::size_t>(e * ep_ + source)][i] += all[at] * x[at];
         computed[at] = all[at] * experts[static_cast<std::size_t>(e)][i];
       });
@@ -225,6 +229,8 @@ class Trainer {
   int own_;
   int place_;
   int ep_;
+  int pieces_;
+  int piece_;
   std::size_t width_;
   std::size_t offset_;
 };
@@ -259,6 +265,7 @@ inline SessionOptions options_of(const Spread& spread) {
   options.training.numerics = spread.numerics;
   options.training.expert_parallel = spread.ep;
   options.training.tensor_parallel = spread.tp;
+  options.training.context_parallel = spread.cp;
   options.training.optimizer_instances = spread.instances;
   options.training.lanes = spread.lanes;
   options.training.wire_dtype = spread.wire;
@@ -345,6 +352,36 @@ inline std::vector<Spread> spreads() {
     }
   }
   all.push_back({8, 2, Strategy::hsdp, Numerics::ordered, 2, kLanes, 2});
+  return all;
+}
+
+/// Those whose ranks share lanes too: experts over some of the ranks of a lane, all, or those of several.
+inline std::vector<Spread> spreads_of_pieces() {
+  std::vector<Spread> all;
+  const auto add = [&](Strategy strategy, int ranks, int ep, int cp, int tp = 1, int instances = 1) {
+    all.push_back({ranks, ep, strategy, Numerics::ordered, instances, kLanes, tp, core::DType::f32, cp});
+  };
+  for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
+    for (const auto& [ranks, ep, cp] : {std::tuple{2, 2, 2},
+                                        {4, 2, 2},
+                                        {4, 4, 2},
+                                        {4, 2, 4},
+                                        {8, 4, 2},
+                                        {8, 8, 2},
+                                        {8, 2, 4},
+                                        {8, 8, 4},
+                                        {3, 3, 3},
+                                        {6, 3, 3}}) {
+      add(strategy, ranks, ep, cp);
+    }
+    add(strategy, 8, 2, 2, 2);
+    add(strategy, 8, 4, 2, 2);
+  }
+  for (const auto strategy : {Strategy::zero1, Strategy::hsdp, Strategy::hfsdp}) {
+    add(strategy, 4, 2, 2, 1, 2);
+    add(strategy, 8, 4, 2, 1, 2);
+    add(strategy, 8, 2, 4, 1, 2);
+  }
   return all;
 }
 

@@ -17,14 +17,19 @@ namespace {
 
 class ExpertParallel : public testing::TestWithParam<Spread> {};
 
+/// One rank, or as many as share a lane, which have all experts.
+Spread alone_of(const Spread& spread) {
+  return {.ranks = spread.cp, .lanes = spread.lanes, .wire = spread.wire, .cp = spread.cp};
+}
+
 void expect_bits_of_one_rank(const Spread& spread) {
-  const auto alone = run({.wire = spread.wire}, 4);
+  const auto alone = run(alone_of(spread), 4);
   const auto together = run(spread, 4);
 
   ASSERT_EQ(problems_of(alone.report) + problems_of(together.report), "");
   const auto expected = whole(alone.ranks);
   EXPECT_EQ(whole(together.ranks), expected);
-  EXPECT_NE(expected, whole(run({}, 0).ranks)) << "steps change them";
+  EXPECT_NE(expected, whole(run(alone_of(spread), 0).ranks)) << "steps change them";
   for (const auto& rank : together.ranks) {
     EXPECT_EQ(rank.norms, alone.ranks[0].norms) << "every element counts once";
     EXPECT_EQ(rank.losses, spread.tp == 1 ? alone.ranks[0].losses : together.ranks[0].losses);
@@ -48,6 +53,20 @@ TEST_P(ExpertParallel, HasTheBitsOfOneRankWhenGradientsTravelAsBf16) {
 
 INSTANTIATE_TEST_SUITE_P(Spreads, ExpertParallel, testing::ValuesIn(spreads()),
                          testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(OfPieces, ExpertParallel, testing::ValuesIn(spreads_of_pieces()),
+                         testing::PrintToStringParamName());
+
+/// Ranks that share a lane and its experts, among others with more lanes.
+TEST(ExpertParallelPieces, MayHaveAnyLanesWhereAllOfAGroupShareThem) {
+  for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
+    for (const auto& [ranks, ep, cp, lanes] :
+         {std::tuple{4, 2, 2, 5}, {6, 2, 2, 7}, {8, 2, 4, 3}, {8, 4, 2, 12}, {6, 6, 3, 6}}) {
+      Spread spread{ranks, ep, strategy};
+      spread.cp = cp, spread.lanes = lanes;
+      expect_bits_of_one_rank(spread);
+    }
+  }
+}
 
 /// As NCCL wants it: exchanges of tokens and the program's collectives come alike on all ranks.
 TEST(ExpertParallelLaunches, AreInOneOrderWhereDevicesNeedIt) {
@@ -62,15 +81,19 @@ TEST(ExpertParallelLaunches, AreInOneOrderWhereDevicesNeedIt) {
 
 /// The back-end sums in its own order, and the buffer of an expert takes all sources.
 TEST(ExpertParallelFast, ComesCloseToOneRank) {
-  const auto alone = run({}, 4);
-  for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
-    const auto together = run({4, 2, strategy, Numerics::fast}, 4);
+  for (const int cp : {1, 2}) {
+    const auto alone = run(alone_of({.cp = cp}), 4);
+    for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
+      Spread spread{4, 2, strategy, Numerics::fast};
+      spread.cp = cp;
+      const auto together = run(spread, 4);
 
-    ASSERT_EQ(problems_of(alone.report) + problems_of(together.report), "");
-    const auto found = whole(together.ranks);
-    for (const auto& [name, values] : whole(alone.ranks)) {
-      for (std::size_t i = 0; i < values.size(); ++i)
-        EXPECT_NEAR(found.at(name)[i], values[i], 1e-5 * std::abs(values[i])) << name;
+      ASSERT_EQ(problems_of(alone.report) + problems_of(together.report), "");
+      const auto found = whole(together.ranks);
+      for (const auto& [name, values] : whole(alone.ranks)) {
+        for (std::size_t i = 0; i < values.size(); ++i)
+          EXPECT_NEAR(found.at(name)[i], values[i], 1e-5 * std::abs(values[i])) << name;
+      }
     }
   }
 }
@@ -124,6 +147,14 @@ TEST(ExpertParallelSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
                                             make_whole, whole(run({}, kUntil).ranks));
 
   EXPECT_GT(lives.resumed, 10);
+
+  auto pairs = spreads_of_pieces();
+  std::erase_if(pairs, [](const Spread& spread) { return spread.cp != 2; });
+  const auto of_pairs =
+      swarm_of_cuts<Trained>("expert parallel swarm of pieces", 20, pairs, kUntil, train_one, make_whole,
+                             whole(run({.ranks = 2, .cp = 2}, kUntil).ranks));
+
+  EXPECT_GT(of_pairs.resumed, 3);
 }
 
 /// Every rank gives 2^place to the dense parameters of its pipeline stage, and of every expert each source
@@ -135,14 +166,15 @@ core::Result<Trained> give_powers_of_two(SimulatedRank& rank, const Spread& spre
   options.training.average = average;
   options.training.clip_norm = 0;
   options.training.optimizer.kind = core::OptimizerKind::sgd;
-  const int place = rank.rank().value / spread.tp % spread.lanes;
-  const int stage = rank.rank().value / (spread.tp * spread.lanes);
+  const int places = spread.lanes * spread.cp;
+  const int place = rank.rank().value / spread.tp % places;
+  const int stage = rank.rank().value / (spread.tp * places);
   auto specs = Trainer::specs(spread, rank.rank());
   for (auto& spec : specs) spec.name = fmt::format("{}.{}", stage, spec.name);
   auto session = TRY(Session::join(rank, options, specs));
   TRY(session->begin_step(1));
   const core::Lane lane = session->lanes().front();
-  CHECK(session->lanes().size() == 1 && lane.value == place, "a lane for each rank of a stage");
+  CHECK(session->lanes().size() == 1 && lane.value == place / spread.cp, "a lane for those who share it");
   TRY(session->begin_lane(lane));
   const auto count = static_cast<std::uint32_t>(specs.size());
   for (std::uint32_t p = 0; p < count; ++p) TRY(session->before_use({p}));
@@ -169,10 +201,17 @@ TEST(ExpertParallelSums, NameExactlyWhoWasCounted) {
   for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
     for (const auto numerics : {Numerics::ordered, Numerics::fast}) {
       for (const bool average : {false, true}) {
-        for (const auto& [stages, ep, tp] :
-             {std::tuple{1, 4, 1}, {2, 2, 1}, {2, 4, 1}, {1, 2, 2}, {2, 2, 2}}) {
+        for (const auto& [stages, ep, tp, cp] : {std::tuple{1, 4, 1, 1},
+                                                 {2, 2, 1, 1},
+                                                 {2, 4, 1, 1},
+                                                 {1, 2, 2, 1},
+                                                 {2, 2, 2, 1},
+                                                 {1, 2, 1, 4},
+                                                 {1, 4, 1, 2},
+                                                 {2, 2, 1, 2},
+                                                 {1, 2, 2, 2}}) {
           const int places = 8 / stages / tp;
-          const Spread spread{8, ep, strategy, numerics, 1, places, tp};
+          const Spread spread{8, ep, strategy, numerics, 1, places / cp, tp, core::DType::f32, cp};
           SimulationOptions simulation;
           simulation.ranks = {spread.ranks};
           const auto outcome = simulate_job<Trained>(simulation, [&, of = stages](SimulatedRank& rank) {
@@ -184,7 +223,7 @@ TEST(ExpertParallelSums, NameExactlyWhoWasCounted) {
           const float sum = std::ldexp(1.0F, places) - 1;
           for (const auto& [name, values] : found) {
             for (const float value : values)
-              EXPECT_EQ(value, average ? -sum / static_cast<float>(places) : -sum) << name;
+              EXPECT_EQ(value, average ? -sum / static_cast<float>(places / cp) : -sum) << name;
           }
         }
       }
@@ -223,6 +262,18 @@ TEST(ExpertParallelOptions, ThatCannotBeAreRefused) {
             "expert_parallel 0 does not divide 4 data-parallel ranks; choose a number from 1 that does");
   EXPECT_EQ(refusal({8, 8}, [](auto& options) { options.training.tensor_parallel = 2; }),
             "expert_parallel 8 does not divide 4 data-parallel ranks; choose a number from 1 that does");
+  const auto with_pieces = [](int cp, int lanes) {
+    return [=](auto& options) { options.training.context_parallel = cp, options.training.lanes = lanes; };
+  };
+  EXPECT_EQ(
+      refusal({12, 3}, with_pieces(2, 12)),
+      "expert_parallel 3 with context_parallel 2: ranks that experts are distributed over are neighbours, "
+      "as are those that share sequences; choose two numbers of which one divides the other");
+  EXPECT_EQ(
+      refusal({8, 4}, with_pieces(2, 6)),
+      "6 lanes are not a multiple of 4 data-parallel ranks times 2 that share lanes, which go through "
+      "their lanes together in groups of 4 that experts are distributed over; use a multiple of 4 lanes");
+  EXPECT_EQ(refusal({8, 2}, with_pieces(2, 6)), "");
   EXPECT_EQ(
       refusal({4, 2}, [](auto& options) { options.training.lanes = 6; }),
       "6 lanes are not a multiple of 4 data-parallel ranks, which go through their lanes together in groups "

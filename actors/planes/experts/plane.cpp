@@ -78,7 +78,9 @@ Result<void> ExpertPlane::open() {
     auto& layer = layers_[number];
     if (given.experts == 0) continue;
     const core::ExpertOwners owners{given.experts, members.size()};
-    const auto most = TRY(core::most_expert_rows(owners, given.tokens, given.choices, given.capacity_factor));
+    const auto most = TRY(core::most_expert_rows(
+        owners,
+        {.tokens = given.tokens, .choices = given.choices, .capacity_factor = given.capacity_factor}));
     layer.config = {.rank = options_.rank,
                     .layer = number,
                     .owners = owners,

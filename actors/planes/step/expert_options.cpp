@@ -63,8 +63,8 @@ std::string describe_experts(const core::TrainingOptions& options) {
   return text;
 }
 
-core::Result<void> check_experts(const core::TrainingOptions& options, int data_parallel) {
-  const int ep = options.expert_parallel;
+core::Result<void> check_experts(const core::TrainingOptions& options, int groups) {
+  const int ep = options.expert_parallel, cp = options.context_parallel, data_parallel = groups * cp;
   if (ep < 1 || data_parallel % ep != 0) {
     return core::fail(
         core::Errc::invalid_argument,
@@ -76,19 +76,19 @@ core::Result<void> check_experts(const core::TrainingOptions& options, int data_
     if (options.experts[layer].experts > 0) TRY(check_layer(options.experts[layer], layer, ep));
   }
   if (ep == 1) return {};
-  if (options.context_parallel > 1) {
-    return core::fail(
-        core::Errc::unavailable,
-        "expert_parallel {} with context_parallel {}: experts are distributed over ranks with lanes of their "
-        "own, and those that share sequences share lanes; use one of the two",
-        ep, options.context_parallel);
+  if (ep % cp != 0 && cp % ep != 0) {
+    return core::fail(core::Errc::invalid_argument,
+                      "expert_parallel {} with context_parallel {}: ranks that experts are distributed over "
+                      "are neighbours, "
+                      "as are those that share sequences; choose two numbers of which one divides the other",
+                      ep, cp);
   }
-  if (options.lanes % data_parallel != 0) {
+  if (ep > cp && options.lanes % groups != 0) {
     return core::fail(
         core::Errc::invalid_argument,
-        "{} lanes are not a multiple of {} data-parallel ranks, which go through their lanes "
+        "{} lanes are not a multiple of {} data-parallel ranks{}, which go through their lanes "
         "together in groups of {} that experts are distributed over; use a multiple of {} lanes",
-        options.lanes, data_parallel, ep, data_parallel);
+        options.lanes, groups, cp == 1 ? "" : fmt::format(" times {} that share lanes", cp), ep, groups);
   }
   if (data_parallel / ep % options.optimizer_instances != 0) {
     return core::fail(core::Errc::invalid_argument,

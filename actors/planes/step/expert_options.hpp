@@ -8,9 +8,10 @@
 
 namespace troupe::actors {
 
-/// Checks that experts can be distributed over ranks as the options say, lanes filled in.
-/// Errc::invalid_argument and Errc::unavailable name the numbers that do not fit.
-core::Result<void> check_experts(const core::TrainingOptions& options, int data_parallel);
+/// Checks that experts can be distributed over ranks as the options say, lanes filled in; `groups` of
+/// context_parallel ranks each have lanes of their own. Errc::invalid_argument names the numbers that do not
+/// fit.
+core::Result<void> check_experts(const core::TrainingOptions& options, int groups);
 
 /// Words of the verdict that count where tokens go: of each layer how often each expert was chosen, then how
 /// often it had no room.

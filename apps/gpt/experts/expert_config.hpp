@@ -37,6 +37,9 @@ struct ExpertConfig {
   /// that owners() gives to `place`. All hold the rest of the model.
   std::size_t ranks = 1;
   std::size_t place = 0;
+  /// Ranks that share each microbatch, whose routers decide about all of its rows: neighbours, as those
+  /// above.
+  std::size_t members = 1;
   /// For distributed experts: one product for the rows of all ranks instead of one for each rank. Gradients
   /// of all of them are added to one memory then, in another order than a rank alone has.
   bool grouped = false;
@@ -48,8 +51,8 @@ struct ExpertConfig {
   std::shared_ptr<const std::vector<float>> biases;
 
   core::ExpertOwners owners() const { return {count, ranks}; }
-  /// Rows that a layer's experts on one rank may have to compute with, when each rank has `rows` tokens: all
-  /// choices of all ranks, or those that a capacity lets through.
+  /// Rows that a layer's experts on one rank may have to compute with, when each rank has `rows` tokens of
+  /// its own: all choices of all ranks, or those that a capacity lets through.
   std::size_t most_rows(std::size_t rows) const;
   /// (count) of a layer; empty: it has none.
   std::span<const float> biases_of(std::size_t layer) const {

@@ -1,5 +1,6 @@
 #include "apps/gpt/experts/expert_exchange.hpp"
 
+#include <algorithm>
 #include <vector>
 
 #include "core/errors.hpp"
@@ -19,7 +20,11 @@ std::vector<std::int64_t> slots_of(const core::Dispatch& dispatch) {
 }  // namespace
 
 Result<PlannedRows> AbsentPeers::plan(std::size_t, const core::Dispatch& dispatch) {
-  const std::vector counts(config_.ranks, slots_of(dispatch));
+  // Ranks that share a microbatch share its capacity, too.
+  std::vector counts(config_.ranks, std::vector<std::int64_t>(dispatch.experts()));
+  const std::size_t together = std::min(config_.ranks, config_.members);
+  for (std::size_t rank = config_.place % together; rank < counts.size(); rank += together)
+    counts[rank] = slots_of(dispatch);
   const auto most = static_cast<std::int64_t>(config_.most_rows(rows_));
   auto exchange = TRY(core::plan_exchange(config_.owners(), config_.place, counts, most));
   return PlannedRows{0, std::move(exchange)};

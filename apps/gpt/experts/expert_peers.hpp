@@ -46,12 +46,12 @@ class ExpertPeers {
   virtual void* gradient(std::size_t parameter, std::size_t source) = 0;
 };
 
-/// Stands in for them in a pass that only warms a device up, before the first collective: each has counted
-/// what this rank has, and nothing moves.
+/// Stands in for them in a pass that only warms a device up, before the first collective: one of each
+/// microbatch has counted what this rank has, and nothing moves.
 class AbsentPeers final : public ExpertPeers {
  public:
-  /// Passes have up to `rows` tokens. Gradients of every expert are added to `gradient`. The configuration
-  /// outlives it.
+  /// Passes have up to `rows` tokens of a rank. Gradients of every expert are added to `gradient`. The
+  /// configuration outlives it.
   AbsentPeers(const ExpertConfig& config, std::size_t rows, void* gradient)
       : config_(config), rows_(rows), gradient_(gradient) {}
 

@@ -65,6 +65,7 @@ Result<std::vector<float>> biases_of(const Value& biases, const ModelConfig& con
 }  // namespace
 
 std::vector<core::ExpertLayerOptions> expert_layers(const ModelConfig& config, std::size_t tokens) {
+  const std::size_t own = tokens / config.experts.members;
   std::vector<core::ExpertLayerOptions> layers;
   if (config.experts.count == 0) return layers;
   layers.resize(config.layers);
@@ -72,7 +73,10 @@ std::vector<core::ExpertLayerOptions> expert_layers(const ModelConfig& config, s
     if (!config.experts.in_layer(layer)) continue;
     layers[layer].experts = config.experts.count;
     layers[layer].choices = config.experts.choices;
-    layers[layer].tokens = tokens;
+    layers[layer].tokens = own;
+    // The capacity is that of the tokens of all members.
+    if (config.experts.members > 1)
+      layers[layer].most_rows = static_cast<std::int64_t>(config.experts.most_rows(own));
     layers[layer].capacity_factor = config.experts.capacity_factor;
     layers[layer].bias_rate = config.experts.bias_rate;
     layers[layer].score_before_choice = config.experts.score_before_choice;

@@ -14,8 +14,8 @@ namespace troupe::apps::gpt {
 
 // What a session keeps of a model's experts (Session::experts()): loads and biases of routers, of all layers.
 
-/// The model's layers as a session has them; microbatches have up to `tokens` tokens of a rank. Empty for a
-/// model without experts.
+/// The model's layers as a session has them; microbatches have up to `tokens` tokens, which a rank may share
+/// (ExpertConfig::members). Empty for a model without experts.
 std::vector<core::ExpertLayerOptions> expert_layers(const ModelConfig& config, std::size_t tokens);
 
 /// Adds a rank's tokens of the step.

@@ -67,6 +67,7 @@ std::vector<core::DeclaredOperation> expert_operations(const ModelConfig& config
 
 ModelConfig model_of_rank(ModelConfig config, const core::TrainingOptions& training, core::Rank rank) {
   config.experts.ranks = static_cast<std::size_t>(std::max(training.expert_parallel, 1));
+  config.experts.members = static_cast<std::size_t>(std::max(training.context_parallel, 1));
   config.experts.grouped = training.numerics == core::Numerics::fast && config.experts.ranks > 1;
   // Those with the same share of the layers: tensor-parallel ranks have neighbouring numbers.
   config.experts.place =

@@ -134,7 +134,8 @@ Result<void> PipelineTrainer::warm_up() {
   const std::vector<float*> gradients(readable_.size(), values.as<float>().data());
   memory_.zero(values);
   memory_.add(values, scratch.view().subview(values.bytes, values.bytes));
-  AbsentPeers absent(options_.model.experts, options_.microbatch.rows(), gradients.front());
+  AbsentPeers absent(options_.model.experts, options_.microbatch.rows() / options_.model.experts.members,
+                     gradients.front());
   StepHooks hooks;
   if (peers_) hooks.peers = &absent;
   return run_all_chunks({parameters, gradients, hooks});

@@ -89,8 +89,7 @@ class Traffic {
     const auto launches = 4 * layers([&](std::int64_t layer) { return config.layer_has_experts(layer); });
     const double each = static_cast<double>(n - 1) / static_cast<double>(n) *
                         static_cast<double>(config.moe_router_topk) * stream_bytes();
-    add("expert", n, axes_.tensor_parallel * shape_.context_parallel, launches, n - 1,
-        static_cast<double>(launches) * each);
+    add("expert", n, axes_.tensor_parallel, launches, n - 1, static_cast<double>(launches) * each);
   }
 
   void add_pipeline() {

@@ -263,6 +263,14 @@ TEST(SpreadExperts, TakeRoomForAllRowsThatMayCome) {
   EXPECT_EQ(config.most_rows(10), 24U) << "6 of each rank for one expert";
   config.ranks = 2;
   EXPECT_EQ(config.most_rows(10), 24U);
+  config.members = 2;
+  EXPECT_EQ(config.most_rows(10), 24U) << "12 of both for each of two experts";
+  config.members = 4;
+  EXPECT_EQ(config.most_rows(10), 40U) << "24 for each, but the two have 20 rows of 2 choices";
+  config.ranks = 4;
+  EXPECT_EQ(config.most_rows(10), 24U);
+  config.members = 2;
+  EXPECT_EQ(config.most_rows(10), 24U);
 }
 
 TEST(SpreadExperts, ThatDoNotDivideAreRefused) {

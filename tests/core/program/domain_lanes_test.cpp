@@ -115,7 +115,7 @@ TEST(DomainLanes, AreNeighboursInEveryRoundWhereRoundsAreDealt) {
             outer == 0 ? std::vector{rank} : std::vector{rank / (ranks / outer), rank % (ranks / outer)};
         const auto own = lanes_of(1, domains, gradients, lanes, at_place).value();
         const auto first = lanes_of(0, domains, gradients, lanes, at_place).value();
-        const auto pieces = own.pieces(round);
+        const auto pieces = own.leaves(round);
         ASSERT_EQ(pieces.size(), static_cast<std::size_t>(ep));
         // What the rank plays itself is that of its own place among the sources.
         const auto dealt = first.deal.dealt(first.coordinates);

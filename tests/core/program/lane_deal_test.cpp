@@ -113,9 +113,31 @@ TEST(LaneDeal, RefusesPiecesThatDoNotFit) {
   EXPECT_EQ(LaneDeal::create(8, {F}, {6}, 1, 4).error().message,
             "4 pieces of a lane do not divide the 6 ranks of the innermost axis; choose a number from 1 that "
             "does");
-  EXPECT_EQ(LaneDeal::create(8, {F}, {4}, 2, 2).error().message,
-            "experts are distributed over 2 ranks, and each lane over 2; distribute experts, or cut lanes, "
-            "not both");
+  EXPECT_EQ(
+      LaneDeal::create(8, {F}, {4}, 3, 2).error().message,
+      "experts are distributed over 3 ranks, and each lane is cut in 2 pieces; choose two numbers of which "
+      "one divides the other");
+}
+
+/// Four ranks of two lanes, whose experts two, or all four, of them share.
+TEST(LaneDeal, SourcesHavePiecesOfALaneOrAllPiecesOfSeveral) {
+  const auto two = LaneDeal::create(5, {P}, {2}, 2, 2).value();
+  EXPECT_EQ(two.leaves_of({0, 3}, {0}, 1), (std::vector<LaneRange>{{0, 3}, {5, 3}}));
+  EXPECT_EQ(two.block({1}, 1), (LaneRange{3, 2}));
+  EXPECT_EQ(two.source_piece({0}, 1), 1);
+
+  const auto of_four = LaneDeal::create(4, {F}, {2}, 2, 4).value();
+  EXPECT_EQ(of_four.leaves_of({1, 1}, {1}, 1), (std::vector<LaneRange>{{9, 1}, {13, 1}}));
+  EXPECT_EQ(of_four.source_leaf({1}, 1, 2), (LaneRange{14, 1})) << "the last piece of lane 2";
+
+  const auto four = LaneDeal::create(4, {F}, {1}, 4, 2).value();
+  std::vector<LaneRange> leaves;
+  for (int source = 0; source < 4; ++source) leaves.push_back(four.source_leaf({0}, source, 1));
+  EXPECT_EQ(leaves, (std::vector<LaneRange>{{2, 1}, {6, 1}, {3, 1}, {7, 1}}));
+  EXPECT_EQ(
+      LaneDeal::create(6, {F}, {2}, 4, 2).error().message,
+      "6 lanes are not a multiple of 4 data-parallel ranks, which go through their lanes together in groups "
+      "of 4 that experts are distributed over; use a multiple of 4 lanes");
 }
 
 /// The sum of a node of the tree, as an expression.
