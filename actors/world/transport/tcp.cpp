@@ -21,7 +21,7 @@
 #include <thread>
 #include <utility>
 
-#include "actors/world/own_address.hpp"
+#include "actors/world/transport/binding.hpp"
 #include "actors/world/transport/running_time.hpp"
 #include "core/disregard.hpp"
 #include "core/errors.hpp"
@@ -33,8 +33,10 @@ using asio::ip::tcp;
 using core::Errc;
 
 constexpr std::size_t kChunkBytes = std::size_t{64} << 10;
-constexpr auto kFirstRetry = std::chrono::milliseconds(10);
+constexpr auto kFirstRetry = std::chrono::milliseconds(1);
 constexpr auto kLastRetry = std::chrono::milliseconds(500);
+/// A rank that has waited for rank 0 tries again after this part of that time.
+constexpr int kPartOfWait = 8;
 /// How long a refused peer has to read the reason.
 constexpr auto kLinger = std::chrono::seconds(1);
 
@@ -60,6 +62,7 @@ class TcpNetwork::Shell {
   core::Result<void> start();
   core::Result<void> send(core::Rank to, std::span<const std::byte> message);
   core::Result<void> close();
+  void give_up(core::Error why);
   const TcpOptions& options() const { return options_; }
   std::uint16_t port() const { return port_; }
 
@@ -80,8 +83,6 @@ class TcpNetwork::Shell {
   core::Result<void> listen();
   core::Result<void> reach();
   core::Result<void> bind();
-  std::vector<tcp::endpoint> places_to_bind(const tcp::resolver::results_type& found) const;
-  std::error_code bind_to(const tcp::endpoint& endpoint);
   core::Result<void> find_hub(std::chrono::nanoseconds patience);
   void run();
   void stop();
@@ -122,7 +123,6 @@ class TcpNetwork::Shell {
   tcp::socket connecting_{io_};
   asio::steady_timer timer_{io_};
   asio::steady_timer retry_timer_{io_};
-  std::chrono::milliseconds retry_after_ = kFirstRetry;
   std::chrono::nanoseconds give_up_{};
   std::map<Id, WirePointer> wires_;
   std::set<core::Rank> joined_;  ///< at the hub: all ranks that ever joined
@@ -141,8 +141,8 @@ core::Result<void> TcpNetwork::Shell::bind() {
                       "or an address of the host of rank 0",
                       options_.address, error.message());
   }
-  for (const auto& place : places_to_bind(found)) {
-    error = bind_to(place);
+  for (const auto& place : places_to_bind(found, options_)) {
+    error = bind_to(place, acceptor_);
     // A name may also mean addresses that this host does not have; the others come to one that it has.
     if (error != std::errc::address_not_available && error != std::errc::address_family_not_supported) break;
   }
@@ -156,27 +156,6 @@ core::Result<void> TcpNetwork::Shell::bind() {
       "the control network listens at {} port {}{}", options_.address, port_,
       bound.address().is_loopback() ? "" : ", which other hosts can reach; it is not encrypted");
   return {};
-}
-
-std::vector<tcp::endpoint> TcpNetwork::Shell::places_to_bind(const tcp::resolver::results_type& found) const {
-  std::vector<tcp::endpoint> places;
-  for (const auto& entry : found) places.push_back(entry.endpoint());
-  const bool only_here =
-      std::ranges::all_of(places, [](const auto& place) { return place.address().is_loopback(); });
-  if (!options_.spans_hosts || !only_here || is_loopback(options_.address)) return places;
-  return {tcp::endpoint(tcp::v6(), options_.port), tcp::endpoint(tcp::v4(), options_.port)};
-}
-
-std::error_code TcpNetwork::Shell::bind_to(const tcp::endpoint& endpoint) {
-  std::error_code error;
-  std::error_code ignored;
-  acceptor_.close(ignored);
-  acceptor_.open(endpoint.protocol(), error);
-  if (!error) ::fcntl(acceptor_.native_handle(), F_SETFD, FD_CLOEXEC);
-  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor_.bind(endpoint, error);
-  if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
-  return error;
 }
 
 core::Result<void> TcpNetwork::Shell::start() {
@@ -267,15 +246,16 @@ void TcpNetwork::Shell::try_to_connect(tcp::resolver::results_type endpoints) {
 }
 
 void TcpNetwork::Shell::retry(tcp::resolver::results_type endpoints, std::string why) {
-  if (steady_now() + retry_after_ > give_up_) {
+  const auto waited = steady_now() - (give_up_ - options_.connect_deadline);
+  const auto after = std::clamp<std::chrono::nanoseconds>(waited / kPartOfWait, kFirstRetry, kLastRetry);
+  if (steady_now() + after > give_up_) {
     return opened(core::fail(
         Errc::timeout,
         "rank 0 could not be reached at {} port {} within {:.3g} s: {}; see whether rank 0 has started, and "
         "that MASTER_ADDR and MASTER_PORT are the same on all ranks",
         address_, port_, std::chrono::duration<double>(options_.connect_deadline).count(), why));
   }
-  retry_timer_.expires_after(retry_after_);
-  retry_after_ = std::min(2 * retry_after_, kLastRetry);
+  retry_timer_.expires_after(after);
   retry_timer_.async_wait([this, endpoints = std::move(endpoints)](std::error_code aborted) {
     if (aborted) return;
     if (!endpoints.empty() && !options_.find) return try_to_connect(endpoints);
@@ -287,6 +267,11 @@ void TcpNetwork::Shell::retry(tcp::resolver::results_type endpoints, std::string
 
 void TcpNetwork::Shell::opened(core::Result<void> result) {
   if (!std::exchange(is_open_, true)) opening_.set_value(std::move(result));
+}
+
+void TcpNetwork::Shell::give_up(core::Error why) {
+  if (options_.router.self == Router::kHub) return;
+  asio::post(io_, [this, why = std::move(why)]() mutable { opened(tl::unexpected(std::move(why))); });
 }
 
 void TcpNetwork::Shell::adopt(tcp::socket socket) {
@@ -477,6 +462,9 @@ core::Result<std::unique_ptr<TcpNetwork>> TcpNetwork::open(TcpOptions options, N
 
 core::Result<void> TcpNetwork::start() {
   return shell_->start();
+}
+void TcpNetwork::give_up(core::Error why) {
+  shell_->give_up(std::move(why));
 }
 core::Rank TcpNetwork::rank() const {
   return shell_->options().router.self;

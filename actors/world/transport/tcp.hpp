@@ -51,6 +51,8 @@ class TcpNetwork final : public Network {
   core::Result<void> start();
   /// Creates and starts one.
   static core::Result<std::unique_ptr<TcpNetwork>> open(TcpOptions options, NetworkHandler handler);
+  /// From any thread: where start() waits for rank 0, it ends in `why`.
+  void give_up(core::Error why);
 
   core::Rank rank() const override;
   core::WorldSize world_size() const override;
