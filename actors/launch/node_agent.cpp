@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <numeric>
 #include <utility>
 
 #include "core/errors.hpp"
@@ -49,6 +50,7 @@ bool did_what_was_asked(ExitStatus status, int signal) {
 NodeAgentMachine::NodeAgentMachine(NodeAgentConfig config)
     : config_(std::move(config)),
       running_(static_cast<std::size_t>(config_.ranks)),
+      slots_(static_cast<std::size_t>(config_.ranks)),
       ready_(static_cast<std::size_t>(config_.nodes), true) {
   CHECK(config_.ranks > 0, "a gang has at least one rank");
 }
@@ -66,31 +68,29 @@ void NodeAgentMachine::launch(std::chrono::nanoseconds now, NodeEffects& effects
   rung_ = Rung::none;
   launched_ = now;
   endings_.clear();
-  is_rebuilding_ = false;
-  is_counted_ = false;
+  is_rebuilding_ = is_counted_ = is_paid_ = is_dismissed_ = false;
   silent_rank_.reset();
   silent_since_.reset();
   seen_stopped_.clear();
   running_.assign(running_.size(), true);
   alive_ = config_.ranks;
+  std::iota(slots_.begin(), slots_.end(), 0);
+  free_slots_.clear();
   effects.push_back(StartGang{generation_});
+  for (int slot = config_.ranks; slot < config_.ranks + config_.spares; ++slot) {
+    if (!barred_.contains(slot)) start_spare(slot, effects);
+  }
 }
 
 NodeEffects NodeAgentMachine::exited(int rank, ExitStatus status, std::chrono::nanoseconds now,
                                      Standing others) {
   NodeEffects effects;
   if (state_ == State::finished || !is_running(rank)) return effects;
-  // What the rank was replaced for is over.
-  if (is_rebuilding_ && others.is_formed) {
-    is_rebuilding_ = false;
-    is_counted_ = false;
-    endings_.clear();
-    seen_stopped_.clear();
-  }
+  if (others.is_formed) settle(effects);
   running_[static_cast<std::size_t>(rank)] = false;
   --alive_;
   endings_.push_back({rank, generation_, classify(status, now), status, now, silent_rank_ == rank,
-                      state_ == State::stopping});
+                      state_ == State::stopping, slots_[static_cast<std::size_t>(rank)]});
   silent_since_.reset();
 
   if (state_ == State::watching && cause() && can_replace(others)) {
@@ -103,48 +103,8 @@ NodeEffects NodeAgentMachine::exited(int rank, ExitStatus status, std::chrono::n
       effects.push_back(ArmDeadline{config_.cause_window});
     }
   }
-  if (alive_ == 0) gang_ended(effects);
+  end_when_all_have(effects);
   return effects;
-}
-
-/// One failure at a time, of a generation in which all took steps. Anything else is for the whole gang.
-bool NodeAgentMachine::can_replace(Standing others) const {
-  return config_.in_place && config_.nodes == 1 && config_.ranks > 1 && alive_ == config_.ranks - 1 &&
-         endings_.size() == 1 && cause_is_known() && others.is_formed && others.all_stay &&
-         stop_signal_ == 0 && restarts_ < config_.max_restarts && !code_that_forbids_restart();
-}
-
-NodeEffects NodeAgentMachine::waited_for(const std::vector<bool>& waiting, std::chrono::nanoseconds now) {
-  NodeEffects effects;
-  std::vector<int> others;
-  for (int rank = 0; rank < config_.ranks; ++rank) {
-    const auto place = static_cast<std::size_t>(rank);
-    if (place >= waiting.size() || !waiting[place]) others.push_back(rank);
-  }
-  const bool is_lost = state_ == State::watching && alive_ == config_.ranks && others.size() == 1;
-  if (!is_lost) {
-    silent_since_.reset();
-  } else if (!silent_since_) {
-    silent_since_ = now;
-  } else if (!silent_rank_ && now - *silent_since_ >= config_.cause_window) {
-    silent_rank_ = others.front();
-    effects.push_back(SignalRank{*silent_rank_, SIGKILL});
-  }
-  return effects;
-}
-
-void NodeAgentMachine::replace(std::chrono::nanoseconds now, NodeEffects& effects) {
-  count_failure();
-  is_counted_ = true;
-  if (makes_no_progress() || quick_failures_ > 1) return stop(SIGTERM, effects);
-  ++restarts_;
-  ++generation_;
-  is_rebuilding_ = true;
-  silent_rank_.reset();
-  launched_ = now;
-  running_[static_cast<std::size_t>(endings_.back().rank)] = true;
-  ++alive_;
-  effects.push_back(ReplaceRank{endings_.back(), generation_});
 }
 
 bool NodeAgentMachine::cause_is_known() const {
@@ -161,7 +121,7 @@ NodeEffects NodeAgentMachine::start_failed(int first, int count) {
     running_[static_cast<std::size_t>(absent)] = false;
   }
   if (state_ == State::watching) stop(SIGTERM, effects);
-  if (alive_ == 0) gang_ended(effects);
+  end_when_all_have(effects);
   return effects;
 }
 
@@ -174,11 +134,11 @@ NodeEffects NodeAgentMachine::node_lost(int node, int first, int count, std::chr
     if (!is_running(rank)) continue;
     running_[static_cast<std::size_t>(rank)] = false;
     --alive_;
-    endings_.push_back({rank, generation_, Ending::Kind::lost, {}, now});
+    endings_.push_back({rank, generation_, Ending::Kind::lost, {}, now, false, false, rank});
   }
   if (alive_ == before) return effects;
   if (state_ == State::watching) stop(SIGTERM, effects);
-  if (alive_ == 0) gang_ended(effects);
+  end_when_all_have(effects);
   return effects;
 }
 
@@ -252,7 +212,8 @@ NodeEffects NodeAgentMachine::signalled(int signal) {
   if (state_ == State::finished) return effects;
   if (config_.forwarded_signals.contains(signal)) {
     for (int rank = 0; rank < config_.ranks; ++rank) {
-      if (is_running(rank)) effects.push_back(SignalRank{rank, signal, false, true});
+      if (is_running(rank))
+        effects.push_back(SignalRank{rank, signal, false, true, slots_[static_cast<std::size_t>(rank)]});
     }
     return effects;
   }
@@ -271,6 +232,7 @@ NodeEffects NodeAgentMachine::signalled(int signal) {
 
 NodeEffects NodeAgentMachine::deadline(std::chrono::nanoseconds now) {
   NodeEffects effects;
+  if (state_ == State::finished) return effects;
   if (state_ == State::waiting && waits_for_nodes_) {
     finish(1,
            fmt::format("node {} did not come back within {:.3g} s", fmt::join(absent_nodes(), ", "),
@@ -278,6 +240,9 @@ NodeEffects NodeAgentMachine::deadline(std::chrono::nanoseconds now) {
            effects);
   } else if (state_ == State::waiting) {
     begin_when_ready(now, effects);
+  } else if (is_dismissed_ && alive_ == 0) {
+    spares_.clear();
+    end_when_all_have(effects);
   } else if (state_ == State::watching && cause()) {
     stop(SIGTERM, effects);
   } else if (state_ == State::stopping && rung_ == Rung::asked) {
@@ -285,11 +250,18 @@ NodeEffects NodeAgentMachine::deadline(std::chrono::nanoseconds now) {
   } else if (state_ == State::stopping) {
     for (int rank = 0; rank < config_.ranks; ++rank) {
       if (!is_running(rank)) continue;
-      endings_.push_back({rank, generation_, Ending::Kind::abandoned, {}, now});
+      endings_.push_back({rank,
+                          generation_,
+                          Ending::Kind::abandoned,
+                          {},
+                          now,
+                          false,
+                          false,
+                          slots_[static_cast<std::size_t>(rank)]});
       running_[static_cast<std::size_t>(rank)] = false;
     }
     alive_ = 0;
-    gang_ended(effects);
+    end_when_all_have(effects);
   }
   return effects;
 }
@@ -321,7 +293,8 @@ void NodeAgentMachine::kill_all(NodeEffects& effects) {
 
 void NodeAgentMachine::signal_all(int signal, bool group, NodeEffects& effects) const {
   for (int rank = 0; rank < config_.ranks; ++rank) {
-    if (is_running(rank)) effects.push_back(SignalRank{rank, signal, group});
+    if (is_running(rank))
+      effects.push_back(SignalRank{rank, signal, group, false, slots_[static_cast<std::size_t>(rank)]});
   }
 }
 
@@ -354,7 +327,7 @@ bool NodeAgentMachine::makes_no_progress() const {
 }
 
 void NodeAgentMachine::gang_ended(NodeEffects& effects) {
-  if (state_ == State::stopping) effects.push_back(CancelDeadline{});
+  if (state_ == State::stopping || is_dismissed_) effects.push_back(CancelDeadline{});
   const auto why = cause();
   const auto is_left = [](const Ending& ending) {
     return ending.was_asked && (ending.status.code == kExitFenced || ending.status.success());
@@ -379,7 +352,7 @@ void NodeAgentMachine::gang_ended(NodeEffects& effects) {
     finish(1, "a rank could not be started", effects);
   } else if (abandoned) {
     finish(1, "a process does not end even by SIGKILL; this node is not healthy", effects);
-  } else if (restarts_ == config_.max_restarts && !is_rebuilding_) {
+  } else if (restarts_ == config_.max_restarts && !is_paid_) {
     finish(1,
            config_.max_restarts == 0 ? "no restart was asked for (--max-restarts)"
                                      : fmt::format("all {} restarts are used up", restarts_),
@@ -395,7 +368,7 @@ void NodeAgentMachine::gang_ended(NodeEffects& effects) {
 
 /// A rank that was replaced in vain has been counted as this restart.
 void NodeAgentMachine::begin_again(NodeEffects& effects) {
-  restarts_ += is_rebuilding_ ? 0 : 1;
+  restarts_ += is_paid_ ? 0 : 1;
   ++generation_;
   // The last rank's end is the present time.
   if (quick_failures_ <= 1) return begin_when_ready(endings_.back().at, effects);

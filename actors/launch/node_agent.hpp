@@ -20,6 +20,8 @@ struct NodeAgentConfig {
   int max_restarts = 0;
   /// Where the ranks that have not failed would stay, only the one that has is started again.
   bool in_place = false;
+  /// Processes without a rank that stand by to take the place of one that fails; with `in_place`.
+  int spares = 0;
   /// These signals to the launcher go to the ranks; all others end the job.
   std::set<int> forwarded_signals = {SIGUSR1, SIGUSR2};
   std::chrono::nanoseconds term_timeout = std::chrono::seconds(15);
@@ -29,6 +31,8 @@ struct NodeAgentConfig {
   /// After a rank that ended because another did (kExitFenced), the rank that it names has this time to end
   /// by itself before all are asked to.
   std::chrono::nanoseconds cause_window = std::chrono::milliseconds(500);
+  /// A spare that was given a rank has this time to take note of it, before it is killed for another.
+  std::chrono::nanoseconds spare_window = std::chrono::seconds(2);
   /// How often the ranks are asked whether they wait for another epoch, with `in_place`.
   std::chrono::nanoseconds look_interval = std::chrono::milliseconds(100);
   /// A gang that lived for at least this long before its first failure, or committed a step more than any
@@ -62,30 +66,45 @@ struct Ending {
   std::chrono::nanoseconds at{};
   bool is_silent = false;  ///< we killed it, since all others had lost it
   bool was_asked = false;  ///< it ended after all were told to end
+  int slot = 0;            ///< of its process
 };
 std::string_view name_of(Ending::Kind kind) noexcept;
 
 /// What the ranks that run, but for one, have made of the generation.
 struct Standing {
   bool is_formed = false;  ///< all take, or have taken, steps in it
-  bool all_stay = false;   ///< and all would go on in another one
+  bool all_stay = false;   ///< all would go on in another one
 };
 
 /// Start the processes of all ranks for this generation.
 struct StartGang {
   int generation = 0;
 };
-/// The rank has failed, and the others stay: report it, tell them of the next generation, and start this one
-/// process in it.
+/// The rank has failed, and the others stay: report it, tell them of the next generation, and start its
+/// process again, unless a spare takes its place.
 struct ReplaceRank {
   Ending ending;
-  int generation = 0;  ///< the next
+  int generation = 0;      ///< the next
+  std::vector<int> slots;  ///< of its processes, by rank
+  bool is_spare = false;   ///< the rank's slot there is that of a process which stood by
+};
+/// Starts a process without a rank.
+struct StartSpare {
+  int slot = 0;
+};
+/// A spare has ended without having been needed. It is started again if a StartSpare follows.
+struct SpareLost {
+  int slot = 0;
+  ExitStatus status;
+  bool stood_by = false;
+  bool is_started_again = false;
 };
 struct SignalRank {
-  int rank = 0;
+  int rank = 0;  ///< -1: a spare
   int signal = 0;
   bool group = true;             ///< false: the rank's process alone
   bool only_if_handled = false;  ///< not if it would end a process that is not prepared for it
+  int slot = 0;
 };
 /// Replaces the deadline that was armed before; there is only one.
 struct ArmDeadline {
@@ -105,13 +124,17 @@ struct EndGeneration {
 struct Finish {
   int exit_code = 0;
 };
-using NodeEffect =
-    std::variant<StartGang, ReplaceRank, SignalRank, ArmDeadline, CancelDeadline, EndGeneration, Finish>;
+using NodeEffect = std::variant<StartGang, ReplaceRank, StartSpare, SpareLost, SignalRank, ArmDeadline,
+                                CancelDeadline, EndGeneration, Finish>;
 using NodeEffects = std::vector<NodeEffect>;
 
 /// The life of a job's processes: starting -> watching -> stopping -> (waiting -> watching)* -> finished.
 /// It decides; the launchers act: the one where it runs, and on other nodes those that follow it. `now` is
 /// any monotonic time.
+///
+/// A process is known by its slot: 0 to the number of ranks and spares. A gang begins with rank r in slot r;
+/// then a rank moves to the slot of the spare that takes its place. A spare costs no restart; starting
+/// another one in the slot that has become free does.
 ///
 /// NA-1: the gang starts only when no process of the previous generation is running on a node that takes
 /// part; a rank is replaced only when its process has ended. NA-2: every wait, for a process that was told to
@@ -124,6 +147,11 @@ class NodeAgentMachine {
   NodeEffects exited(int rank, ExitStatus status, std::chrono::nanoseconds now, Standing others = {});
   /// These ranks, `count` from `first` on, have no process, because one of them could not be started.
   NodeEffects start_failed(int first, int count);
+  /// The process in this slot, which had no rank, has ended, or could not be started. `stood_by`: it was
+  /// ready to take one.
+  NodeEffects spare_exited(int slot, ExitStatus status, bool stood_by);
+  /// All take steps in the generation.
+  NodeEffects formed();
   /// The node, with these ranks, does not answer any more; whatever they do, they take no part in the job.
   NodeEffects node_lost(int node, int first, int count, std::chrono::nanoseconds now);
   /// The node has cleared away what was left of the generation before, or has come back: it can start ranks.
@@ -134,6 +162,8 @@ class NodeAgentMachine {
   /// These ranks have lost another one and wait for the next epoch. If that is so for the cause window, and
   /// a single one is left that does not wait, it is that one: it was stopped, or hangs, and is killed.
   NodeEffects waited_for(const std::vector<bool>& waiting, std::chrono::nanoseconds now);
+  /// By rank: whether its process was a spare and has not noticed yet that it has a rank.
+  NodeEffects unnoticed_by(const std::vector<bool>& spares, std::chrono::nanoseconds now);
   /// The rank's process was stopped by a signal when a peer had lost one. Call it before that peer's exit.
   void seen_stopped(int rank);
   /// The last step that the job reported as committed. Call it before the exit that ends the generation.
@@ -142,9 +172,13 @@ class NodeAgentMachine {
   std::string_view state() const;
   int generation() const { return generation_; }
   int restarts() const { return restarts_; }
-  /// Whether it matters what others make of the generation when a rank has ended well.
+  /// A rank was replaced, and the generation is not known to be formed.
   bool is_rebuilding() const { return is_rebuilding_; }
   bool is_running(int rank) const { return running_[static_cast<std::size_t>(rank)]; }
+  /// The slots of the generation's processes, by rank.
+  const std::vector<int>& slots() const { return slots_; }
+  /// The rank of the process in this slot; empty for a spare.
+  std::optional<int> rank_of(int slot) const;
   /// Why the job ended as it did; empty while it is running.
   const std::string& verdict() const { return verdict_; }
 
@@ -159,6 +193,10 @@ class NodeAgentMachine {
   void launch(std::chrono::nanoseconds now, NodeEffects& effects);
   bool can_replace(Standing others) const;
   void replace(std::chrono::nanoseconds now, NodeEffects& effects);
+  void settle(NodeEffects& effects);
+  void start_spare(int slot, NodeEffects& effects);
+  bool is_last_cause() const;
+  void end_when_all_have(NodeEffects& effects);
   void stop(int signal, NodeEffects& effects);
   void kill_all(NodeEffects& effects);
   void signal_all(int signal, bool group, NodeEffects& effects) const;
@@ -177,7 +215,12 @@ class NodeAgentMachine {
   Rung rung_ = Rung::none;
   int generation_ = 0;
   int restarts_ = 0;
-  std::vector<bool> running_;
+  std::vector<bool> running_;       ///< by rank
+  std::vector<int> slots_;          ///< by rank
+  std::set<int> spares_;            ///< slots of processes that run without a rank
+  std::set<int> free_slots_;        ///< of spares that have become ranks, for others
+  std::set<int> barred_;            ///< whose spare ended before it stood by
+  bool is_dismissed_ = false;       ///< the spares were told to end
   std::optional<int> silent_rank_;  ///< we have killed it
   std::optional<std::chrono::nanoseconds> silent_since_;
   int alive_ = 0;
@@ -188,8 +231,9 @@ class NodeAgentMachine {
   bool waits_for_nodes_ = false;  ///< and not for the end of a pause
   std::chrono::nanoseconds launched_{};
   std::vector<Ending> endings_;
-  bool is_rebuilding_ = false;  ///< a rank was replaced, and the generation is not known to be formed
-  bool is_counted_ = false;     ///< the failure by count_failure()
+  bool is_rebuilding_ = false;
+  bool is_counted_ = false;  ///< the failure by count_failure()
+  bool is_paid_ = false;     ///< a restart was counted for what is being rebuilt
   std::set<int> seen_stopped_;
   std::optional<std::int64_t> step_;
   std::optional<std::int64_t> furthest_step_;  ///< of those committed at failures so far

@@ -20,6 +20,7 @@ NodeAgentShell::NodeAgentShell(const NodeAgentConfig& config, Clock& clock, Gang
     : machine_(config),
       look_interval_(config.in_place ? config.look_interval : std::chrono::nanoseconds(0)),
       ranks_(config.ranks),
+      slots_(config.ranks + config.spares),
       clock_(clock),
       gang_(gang) {}
 
@@ -37,14 +38,19 @@ void NodeAgentShell::start() {
 void NodeAgentShell::look_for_waiting() {
   if (look_interval_ == std::chrono::nanoseconds(0) || machine_.state() == "finished") return;
   waiting_ = clock_.arm(look_interval_, [this] {
-    perform(machine_.waited_for(gang_.waiting_ranks(), clock_.now()));
+    if (machine_.is_rebuilding()) {
+      if (gang_.standing_of(machine_.slots()).is_formed) perform(machine_.formed());
+      perform(machine_.unnoticed_by(gang_.standing_by(machine_.slots()), clock_.now()));
+    }
+    perform(machine_.waited_for(gang_.waiting_of(machine_.slots()), clock_.now()));
     look_for_waiting();
   });
 }
 
 void NodeAgentShell::signalled(int signal) {
   NodeEffects effects = machine_.signalled(signal);
-  if (machine_.state() == "stopping" && machine_.is_rebuilding() && !gang_.standing_of_others(-1).is_formed)
+  if (machine_.state() == "stopping" && machine_.is_rebuilding() &&
+      !gang_.standing_of(machine_.slots()).is_formed)
     gang_.stopped_while_forming();
   perform(std::move(effects));
 }
@@ -63,11 +69,11 @@ void NodeAgentShell::perform(NodeEffects effects) {
 }
 
 void NodeAgentShell::on(const StartGang& effect) {
-  processes_.resize(static_cast<std::size_t>(ranks_));
+  processes_.resize(static_cast<std::size_t>(slots_));
   const Result<void> began = gang_.begin(effect.generation);
   if (!began) return start_failed(0, ranks_, began.error());
   for (int rank = 0; rank < ranks_; ++rank) {
-    if (const auto started = start_rank(rank); !started)
+    if (const auto started = start_process({rank, rank}); !started)
       return start_failed(rank, ranks_ - rank, started.error());
   }
 }
@@ -76,7 +82,8 @@ void NodeAgentShell::on(const ReplaceRank& effect) {
   const int rank = effect.ending.rank;
   const auto replace = [&]() -> Result<void> {
     TRY(gang_.replacing(effect));
-    return start_rank(rank);
+    if (effect.is_spare) return {};
+    return start_process({effect.slots[static_cast<std::size_t>(rank)], rank});
   };
   const auto replaced = replace();
   if (replaced) return;
@@ -84,10 +91,32 @@ void NodeAgentShell::on(const ReplaceRank& effect) {
   start_failed(rank, 1, replaced.error());
 }
 
-Result<void> NodeAgentShell::start_rank(int rank) {
-  auto process = TRY(gang_.start(rank, [this, rank](ExitStatus status) { exited(rank, status); }));
-  processes_[static_cast<std::size_t>(rank)] = std::move(process);
+void NodeAgentShell::on(const StartSpare& effect) {
+  // What the gang is started for may have failed meanwhile.
+  if (machine_.state() == "watching" && start_process({effect.slot, {}})) return;
+  perform(machine_.spare_exited(effect.slot, {127, 0}, false));
+}
+
+void NodeAgentShell::on(const SpareLost& effect) {
+  gang_.lost_spare(effect);
+}
+
+Result<void> NodeAgentShell::start_process(ProcessPlace place) {
+  auto process =
+      TRY(gang_.start(place, [this, slot = place.slot](ExitStatus status) { exited(slot, status); }));
+  processes_[static_cast<std::size_t>(place.slot)] = std::move(process);
   return {};
+}
+
+Process* NodeAgentShell::process_of(int rank) const {
+  const auto slot = static_cast<std::size_t>(machine_.slots()[static_cast<std::size_t>(rank)]);
+  return slot < processes_.size() ? processes_[slot].get() : nullptr;
+}
+
+std::vector<int> NodeAgentShell::slots_of_others(int rank) const {
+  auto slots = machine_.slots();
+  slots.erase(slots.begin() + rank);
+  return slots;
 }
 
 void NodeAgentShell::start_failed(int first, int count, const core::Error& error) {
@@ -104,7 +133,12 @@ void NodeAgentShell::node_ready(int node) {
   perform(machine_.node_ready(node, clock_.now()));
 }
 
-void NodeAgentShell::exited(int rank, ExitStatus status) {
+void NodeAgentShell::exited(int slot, ExitStatus status) {
+  if (const auto rank = machine_.rank_of(slot)) return rank_exited(*rank, status);
+  perform(machine_.spare_exited(slot, status, gang_.stood_by(slot)));
+}
+
+void NodeAgentShell::rank_exited(int rank, ExitStatus status) {
   if (!status.success()) {
     if (const auto step = gang_.committed_step()) machine_.committed(*step);
   }
@@ -112,8 +146,8 @@ void NodeAgentShell::exited(int rank, ExitStatus status) {
   const bool first = !status.success() && machine_.state() == "watching";
   const int generation = machine_.generation();
   const bool others_matter = !status.success() || machine_.is_rebuilding();
-  NodeEffects effects = machine_.exited(rank, status, clock_.now(),
-                                        others_matter ? gang_.standing_of_others(rank) : Standing{});
+  NodeEffects effects = machine_.exited(
+      rank, status, clock_.now(), others_matter ? gang_.standing_of(slots_of_others(rank)) : Standing{});
   const bool is_replaced = first && machine_.generation() > generation && machine_.is_rebuilding();
   // Before the others are asked to end: this is how they learn why.
   if (first && !is_replaced) gang_.failed(rank, status);
@@ -125,9 +159,8 @@ void NodeAgentShell::exited(int rank, ExitStatus status) {
 void NodeAgentShell::note_stopped() {
   if (machine_.state() != "watching") return;
   for (int rank = 0; rank < ranks_; ++rank) {
-    const auto index = static_cast<std::size_t>(rank);
-    if (machine_.is_running(rank) && processes_[index] && processes_[index]->is_stopped())
-      machine_.seen_stopped(rank);
+    const Process* const process = process_of(rank);
+    if (machine_.is_running(rank) && process && process->is_stopped()) machine_.seen_stopped(rank);
   }
 }
 
@@ -140,17 +173,19 @@ void NodeAgentShell::look_for_stopped() {
 void NodeAgentShell::wake() {
   look_ = 0;
   for (int rank = 0; rank < ranks_; ++rank) {
-    const auto index = static_cast<std::size_t>(rank);
-    if (machine_.is_running(rank) && processes_[index] && processes_[index]->wake()) gang_.woken(rank);
+    Process* const process = process_of(rank);
+    if (machine_.is_running(rank) && process && process->wake())
+      gang_.woken(machine_.slots()[static_cast<std::size_t>(rank)]);
   }
   look_for_stopped();
 }
 
 void NodeAgentShell::on(const SignalRank& effect) {
-  Process* process = processes_[static_cast<std::size_t>(effect.rank)].get();
+  const auto slot = static_cast<std::size_t>(effect.slot);
+  Process* const process = slot < processes_.size() ? processes_[slot].get() : nullptr;
   if (!process) return;
   if (effect.only_if_handled && !process->handles(effect.signal))
-    return gang_.withheld(effect.rank, effect.signal);
+    return gang_.withheld(effect.slot, effect.signal);
   effect.group ? process->signal_group(effect.signal) : process->signal(effect.signal);
 }
 
@@ -170,6 +205,7 @@ void NodeAgentShell::on(const EndGeneration& effect) {
 }
 
 void NodeAgentShell::on(const Finish& effect) {
+  clock_.cancel(std::exchange(waiting_, 0));
   gang_.finished(effect.exit_code);
 }
 

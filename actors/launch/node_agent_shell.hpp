@@ -14,6 +14,12 @@
 
 namespace troupe::actors {
 
+/// Which process of the job one is, see NodeAgentMachine.
+struct ProcessPlace {
+  int slot = 0;
+  std::optional<int> rank;  ///< none: a spare
+};
+
 /// What a NodeAgentShell starts and reports to. All calls come on the thread of the shell's inputs and must
 /// not call it back. Ranks may be on other nodes, whose launchers do what this one asks.
 class Gang {
@@ -22,18 +28,36 @@ class Gang {
 
   /// Before the first process of a generation. On an Error none of them can be started.
   virtual core::Result<void> begin(int generation) = 0;
-  /// Starts this rank of the generation that began. Calls `exited` from the event loop, once, when it has
-  /// ended and all that it wrote has been read; not after the Process is destroyed.
-  virtual core::Result<std::unique_ptr<Process>> start(int rank, std::function<void(ExitStatus)> exited) = 0;
+  /// Starts this process of the generation that began, with a rank unless it is a spare. Calls `exited` from
+  /// the event loop, once, when it has ended and all that it wrote has been read; not after the Process is
+  /// destroyed.
+  virtual core::Result<std::unique_ptr<Process>> start(ProcessPlace place,
+                                                       std::function<void(ExitStatus)> exited) = 0;
   virtual void not_started(int rank, const core::Error& error) = 0;
 
-  /// What all ranks but this one, or all if it is -1, have made of the generation.
-  virtual Standing standing_of_others(int rank) {
-    static_cast<void>(rank);
+  /// What the processes in these slots have made of the generation.
+  virtual Standing standing_of(const std::vector<int>& slots) {
+    static_cast<void>(slots);
     return {};
   }
-  /// By rank: whether it has lost another one and waits for the next epoch. Asked often; may be empty.
-  virtual std::vector<bool> waiting_ranks() { return {}; }
+  /// By place in `slots`: whether it has lost another rank and waits for the next epoch. Asked often; may be
+  /// empty.
+  virtual std::vector<bool> waiting_of(const std::vector<int>& slots) {
+    static_cast<void>(slots);
+    return {};
+  }
+  /// By place in `slots`: whether the process has no rank, as far as it knows. Asked while a rank is
+  /// replaced.
+  virtual std::vector<bool> standing_by(const std::vector<int>& slots) {
+    static_cast<void>(slots);
+    return {};
+  }
+  /// Whether the process in this slot was ready to take a rank.
+  virtual bool stood_by(int slot) {
+    static_cast<void>(slot);
+    return false;
+  }
+  virtual void lost_spare(const SpareLost& lost) { static_cast<void>(lost); }
   /// Before the rank is started again, while the others stay: reports its end, and tells the others.
   virtual core::Result<void> replacing(const ReplaceRank& replaced) {
     static_cast<void>(replaced);
@@ -46,10 +70,10 @@ class Gang {
 
   /// The last step that the job has committed, if it reports one. Asked when a rank has failed.
   virtual std::optional<std::int64_t> committed_step() = 0;
-  /// A signal of the launcher's that did not go to this rank, which it would have ended.
-  virtual void withheld(int rank, int signal) = 0;
+  /// A signal of the launcher's that did not go to the rank in this slot, which it would have ended.
+  virtual void withheld(int slot, int signal) = 0;
   /// The rank was stopped while others had ended well, so that the job only waited for it: it goes on.
-  virtual void woken(int rank) = 0;
+  virtual void woken(int slot) = 0;
   /// The generation's first failure, reported before the other ranks are asked to end.
   virtual void failed(int rank, ExitStatus status) = 0;
   /// No process of the generation is left: clears away what its ranks have left behind.
@@ -85,13 +109,19 @@ class NodeAgentShell {
   void perform(NodeEffects effects);
   void on(const StartGang& effect);
   void on(const ReplaceRank& effect);
+  void on(const StartSpare& effect);
+  void on(const SpareLost& effect);
   void on(const SignalRank& effect);
   void on(const ArmDeadline& effect);
   void on(const CancelDeadline& effect);
   void on(const EndGeneration& effect);
   void on(const Finish& effect);
-  core::Result<void> start_rank(int rank);
-  void exited(int rank, ExitStatus status);
+  core::Result<void> start_process(ProcessPlace place);
+  void exited(int slot, ExitStatus status);
+  void rank_exited(int rank, ExitStatus status);
+  std::vector<int> slots_of_others(int rank) const;
+  /// Null if it has none.
+  Process* process_of(int rank) const;
   void note_stopped();
   void look_for_stopped();
   void wake();
@@ -100,9 +130,10 @@ class NodeAgentShell {
   NodeAgentMachine machine_;
   std::chrono::nanoseconds look_interval_;  ///< 0: never
   int ranks_;
+  int slots_;  ///< ranks and spares
   Clock& clock_;
   Gang& gang_;
-  std::vector<std::unique_ptr<Process>> processes_;  ///< by rank; null for a rank that was not started
+  std::vector<std::unique_ptr<Process>> processes_;  ///< by slot; null for one that was not started
   std::deque<NodeEffect> queue_;
   bool performing_ = false;
   AlarmId deadline_ = 0;

@@ -56,6 +56,8 @@ struct ProcessRank::State {
   bool is_used = false;                         ///< in this epoch there was a session, or an attempt to join
   std::optional<EpochFiles> files;              ///< the launcher's, if it keeps processes over a failure
   std::atomic<bool> is_member{false};           ///< a step was begun in this epoch
+  bool has_come_over = false;                   ///< from another epoch, or from having no rank
+  std::optional<EpochWatch> forming;            ///< of the epoch that this rank has come over to
   std::unique_ptr<MeetingPoint> meeting_point;  ///< if torchrun's agent has the port
   std::unique_ptr<TcpNetwork> network;          ///< null in a world of one; set before there are actors
   std::unique_ptr<SignalWatcher> watcher;
@@ -115,20 +117,22 @@ core::Result<std::unique_ptr<ProcessRank>> ProcessRank::create(ProcessWorldOptio
   auto state = std::make_unique<State>();
   state->options = std::move(options);
   state->has_own_environment = static_cast<bool>(state->options.environment);
+  TRY(gpu::check_collectives(state->options.collectives));
+  TRY(check_threads(kThreads));
   if (!state->has_own_environment) {
     state->options.environment = [] { return detect_environment(process_variables()); };
     state->facts = engine_facts(process_variables());
     if (state->options.stays) state->files = EpochFiles::of(process_variables());
+    const bool can_stand_by = state->files && state->options.device == "host" && !state->options.open_device;
+    state->has_come_over = is_spare(process_variables()) && can_stand_by;
   }
-  TRY(gpu::check_collectives(state->options.collectives));
-  state->environment = TRY(state->options.environment());
+  state->environment = TRY(state->has_come_over ? stand_by(*state->files) : state->options.environment());
   const auto& place = state->environment;
   auto log = TRY(log_options(process_variables(), place.rank, place.epoch));
   log.sentences = state->options.log;
   state->log_options = log;
   state->log = TRY(Log::open(std::move(log)));
   state->token = TRY(token_of(state->environment, state->facts));
-  TRY(check_threads(kThreads));
   std::unique_ptr<ProcessRank> world(new ProcessRank(std::move(state)));
   world->state_->watcher =
       std::make_unique<SignalWatcher>(SIGUSR1, [world = world.get()] { world->dump_waits(); });
@@ -150,6 +154,7 @@ core::Result<std::unique_ptr<ProcessRank>> ProcessRank::create(ProcessWorldOptio
     world->state_->local_storage = TRY(PosixStorage::open_or_make(directory_of_rank(local, world->rank())));
   }
   world->open_io();
+  if (world->state_->has_come_over) world->declare(Membership::State::forming);
   return world;
 }
 
@@ -310,6 +315,8 @@ void ProcessRank::spawn(messages::Address address, std::unique_ptr<Machine> mach
 }
 
 core::Result<void> ProcessRank::start() {
+  if (state_->files && state_->has_come_over)
+    state_->forming.emplace(*state_->files, epoch(), [this] { leave_forming(); });
   if (state_->network) TRY(state_->network->start());
   state_->stage->start();
   return {};
@@ -353,7 +360,18 @@ core::Result<void> ProcessRank::send(const messages::Envelope& envelope) {
 void ProcessRank::hear_own(const messages::Envelope& envelope) {
   if (state_->is_member || !std::holds_alternative<messages::StepBegan>(envelope.body)) return;
   state_->is_member = true;
+  if (state_->forming) state_->forming->stop();
   declare(Membership::State::training);
+}
+
+/// The launcher has gone on to another epoch than the one which this rank is forming.
+void ProcessRank::leave_forming() {
+  const core::Error over{core::Errc::peer_lost,
+                         fmt::format("epoch {} ended before it was formed", epoch().value)};
+  if (state_->network) state_->network->give_up(over);
+  // As if rank 0 were lost, which alone tells the others that a rank is.
+  const messages::Address self{rank(), Role::rank_supervisor, 0};
+  post({self, self, epoch(), messages::PeerLost{core::Rank{0}, messages::failure_of(over)}});
 }
 
 void ProcessRank::declare(Membership::State state) {
@@ -375,13 +393,12 @@ core::Result<void> ProcessRank::form_anew(const core::Error& why) {
     if (!given) return tl::unexpected(why);
     next = std::move(*given);
   } else {
-    // An epoch in which this rank has begun no step is not mended in place.
-    if (!state_->files || !state_->is_member) return tl::unexpected(why);
-    declare(Membership::State::waiting);
+    // The launcher does not know yet that a process would stay which has just been started.
+    if (!state_->files || (!state_->is_member && !state_->has_come_over)) return tl::unexpected(why);
+    if (state_->is_member) declare(Membership::State::waiting);
     const auto told = state_->files->await_epoch_after(epoch(), kPatience);
-    if (!told) return tl::unexpected(why);
-    next.epoch = told->epoch;
-    next.control_port = told->control_port;
+    if (!told || !state_->files->rank_in(*told)) return tl::unexpected(why);
+    place_in(*state_->files, *told, next);
   }
   log(Subsystem::session).info("this process goes on in epoch {}: {}", next.epoch.value, why.message);
   state_->log_options.epoch = next.epoch;
@@ -392,6 +409,8 @@ core::Result<void> ProcessRank::form_anew(const core::Error& why) {
   state_->environment = std::move(next);
   state_->is_member = false;
   state_->is_used = false;
+  state_->has_come_over = true;
+  declare(Membership::State::forming);
   return {};
 }
 
@@ -408,6 +427,7 @@ void ProcessRank::blame(const messages::Address& role, std::string what) {
 
 void ProcessRank::close() {
   state_->is_used = true;
+  state_->forming.reset();
   std::unique_ptr<CafStage> stage;
   {
     std::lock_guard lock(state_->stage_mutex);

@@ -63,6 +63,7 @@ class ProcessRank final : public RankWorld {
   core::Result<void> open_device();
   void open_io();
   void declare(Membership::State state);
+  void leave_forming();
   void hear_own(const messages::Envelope& envelope);
   gpu::DeviceFailed on_device_failure();
   core::Result<std::string> gloo_host() const;

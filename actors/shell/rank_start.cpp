@@ -16,6 +16,29 @@
 
 namespace troupe::actors {
 
+core::Result<JobEnvironment> stand_by(const EpochFiles& files) {
+  // The place of another, for what is the same in all.
+  const auto as_first = [](const char* name) -> std::optional<std::string> {
+    const auto value = process_variables()(name);
+    return value == "spare" ? "0" : value;
+  };
+  auto environment = TRY(detect_environment(as_first));
+  TRY(files.declare_membership({environment.epoch, Membership::State::stands_by}));
+  place_in(files, TRY(files.await_rank_after(environment.epoch)), environment);
+  return environment;
+}
+
+void place_in(const EpochFiles& files, const NextEpoch& next, JobEnvironment& environment) {
+  const auto rank = files.rank_in(next);
+  CHECK(rank.has_value(), "a process has a place in an epoch that names its slot");
+  environment.epoch = next.epoch;
+  environment.control_port = next.control_port;
+  environment.rank = *rank;
+  environment.world = {static_cast<std::int32_t>(next.slots.size())};
+  environment.local_rank = rank->value;
+  environment.local_world = environment.world.value;
+}
+
 core::Result<JobToken> token_of(const JobEnvironment& environment, const EngineFacts& facts) {
   if (!environment.token.empty()) return token_from_hex(environment.token);
   if (const auto file = process_variables()("TROUPE_JOB_TOKEN_FILE"); file && !file->empty())

@@ -4,12 +4,19 @@
 
 #include "actors/world/engine.hpp"
 #include "actors/world/environment.hpp"
+#include "actors/world/epochs.hpp"
 #include "actors/world/log.hpp"
 #include "actors/world/transport/authentication.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
 
 namespace troupe::actors {
+
+/// Waits, for as long as it takes, until the launcher gives this process, a spare, a rank.
+core::Result<JobEnvironment> stand_by(const EpochFiles& files);
+
+/// Changes the environment to this process's place in the epoch, which has one for it; on one host.
+void place_in(const EpochFiles& files, const NextEpoch& next, JobEnvironment& environment);
 
 /// By what the ranks of the job know each other.
 core::Result<JobToken> token_of(const JobEnvironment& environment, const EngineFacts& facts);

@@ -218,6 +218,10 @@ Variables process_variables() {
   };
 }
 
+bool is_spare(const Variables& variables) {
+  return variables("RANK") == "spare" && has_value(variables, "TROUPE_SLOT");
+}
+
 EngineFacts engine_facts(const Variables& variables) {
   EngineFacts facts;
   const Names* const names = engine_of(variables);
@@ -236,6 +240,12 @@ EngineFacts engine_facts(const Variables& variables) {
 
 Result<JobEnvironment> detect_environment(const Variables& variables) {
   JobEnvironment environment;
+  if (is_spare(variables)) {
+    return core::fail(
+        Errc::invalid_argument,
+        "this process is a spare (troupe launch --spares) and has no rank; only a trainer on the "
+        "host device whose process can stay (ProcessWorldOptions::stays) can be one");
+  }
   const Names* const names = engine_of(variables);
   if (names != nullptr) {
     environment.launcher = has_value(variables, "TROUPE_JOB_ID") ? "troupe" : names->launcher;

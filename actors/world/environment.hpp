@@ -35,12 +35,16 @@ using Variables = std::function<std::optional<std::string>(const char* name)>;
 /// The environment of this process.
 Variables process_variables();
 
+/// Whether `troupe launch` has started this process without a rank, to stand by for one (--spares).
+bool is_spare(const Variables& variables);
+
 /// How many GPUs this process would see, found without a call of CUDA: as many as CUDA_VISIBLE_DEVICES names
 /// if it is set, otherwise the devices of the driver.
 int visible_gpus(const Variables& variables);
 
 /// Reads the variables of TROUPE_* and torchrun, or those of the engine that started this process; one rank
-/// if none is set. Errc::invalid_argument names the variable that is missing or cannot be parsed.
+/// if none is set. Errc::invalid_argument names the variable that is missing or cannot be parsed; it is also
+/// for a spare, which has no place.
 core::Result<JobEnvironment> detect_environment(const Variables& variables);
 
 }  // namespace troupe::actors

@@ -1,5 +1,8 @@
 #include "actors/world/epochs.hpp"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -10,6 +13,7 @@
 #include "actors/world/variables.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"
+#include "posix/folder_watch.hpp"
 
 namespace troupe::actors {
 
@@ -20,6 +24,8 @@ namespace {
 
 /// Nothing else happens in the process meanwhile.
 constexpr std::chrono::milliseconds kBetweenLooks{1};
+/// For a file in a folder that is not watched.
+constexpr std::chrono::milliseconds kBetweenIdleLooks{200};
 
 Result<void> replace(const fs::path& file, const std::string& text) {
   fs::path draft = file;
@@ -36,9 +42,7 @@ Result<void> replace(const fs::path& file, const std::string& text) {
 }
 
 /// An epoch and a number of at most `most`.
-std::optional<std::pair<std::uint64_t, std::uint64_t>> read_numbers(const fs::path& file,
-                                                                    std::uint64_t most) {
-  std::ifstream text(file);
+std::optional<std::pair<std::uint64_t, std::uint64_t>> read_numbers(std::istream& text, std::uint64_t most) {
   std::string epoch, number;
   text >> epoch >> number;
   const auto first = core::parse_number<std::uint64_t>(epoch, {0, std::numeric_limits<std::uint64_t>::max()});
@@ -47,16 +51,29 @@ std::optional<std::pair<std::uint64_t, std::uint64_t>> read_numbers(const fs::pa
   return std::pair(*first, *second);
 }
 
+core::Result<int> parse_slot(std::string_view text) {
+  return core::parse_number<int>(text, {0, std::numeric_limits<int>::max()});
+}
+
 }  // namespace
 
 Result<void> announce_epoch(const fs::path& file, const NextEpoch& next) {
-  return replace(file, fmt::format("{} {}\n", next.epoch.value, next.control_port));
+  return replace(file,
+                 fmt::format("{} {} {}\n", next.epoch.value, next.control_port, fmt::join(next.slots, " ")));
 }
 
 std::optional<NextEpoch> announced(const fs::path& file) {
-  const auto numbers = read_numbers(file, 65535);
+  std::ifstream text(file);
+  const auto numbers = read_numbers(text, 65535);
   if (!numbers || numbers->second == 0) return std::nullopt;
-  return NextEpoch{core::Epoch{numbers->first}, static_cast<std::uint16_t>(numbers->second)};
+  NextEpoch next{core::Epoch{numbers->first}, static_cast<std::uint16_t>(numbers->second), {}};
+  for (std::string word; text >> word;) {
+    const auto slot = parse_slot(word);
+    if (!slot) return std::nullopt;
+    next.slots.push_back(*slot);
+  }
+  if (next.slots.empty()) return std::nullopt;
+  return next;
 }
 
 Result<void> declare_membership(const fs::path& file, const Membership& membership) {
@@ -64,14 +81,18 @@ Result<void> declare_membership(const fs::path& file, const Membership& membersh
 }
 
 std::optional<Membership> declared(const fs::path& file) {
-  const auto numbers = read_numbers(file, static_cast<std::uint64_t>(Membership::State::waiting));
+  std::ifstream text(file);
+  const auto numbers = read_numbers(text, static_cast<std::uint64_t>(Membership::State::stands_by));
   if (!numbers) return std::nullopt;
   return Membership{core::Epoch{numbers->first}, static_cast<Membership::State>(numbers->second)};
 }
 
 std::optional<EpochFiles> EpochFiles::of(const Variables& variables) {
   if (!has_value(variables, "TROUPE_EPOCH_FILE") || !has_value(variables, "TROUPE_MEMBER_FILE")) return {};
+  const auto slot = parse_slot(variables("TROUPE_SLOT").value_or(""));
+  if (!slot) return {};
   EpochFiles files;
+  files.slot_ = *slot;
   files.epoch_ = *variables("TROUPE_EPOCH_FILE");
   files.member_ = *variables("TROUPE_MEMBER_FILE");
   files.failure_ = variables("TROUPE_FAILURE_FILE").value_or("");
@@ -87,13 +108,46 @@ Result<NextEpoch> EpochFiles::await_epoch_after(core::Epoch over, std::chrono::n
   while (true) {
     const auto next = announced(epoch_);
     if (next && next->epoch > over) return *next;
-    std::error_code ignored;
-    if (!failure_.empty() && fs::exists(failure_, ignored))
-      return core::fail(core::Errc::unavailable, "the launcher ends all processes of the job");
+    if (job_ends()) return core::fail(core::Errc::unavailable, "the launcher ends all processes of the job");
     if (std::chrono::steady_clock::now() >= give_up)
       return core::fail(core::Errc::unavailable, "the launcher has begun no epoch after {}", over.value);
     std::this_thread::sleep_for(kBetweenLooks);
   }
 }
+
+Result<NextEpoch> EpochFiles::await_rank_after(core::Epoch over) const {
+  const auto watch = posix::FolderWatch::open(epoch_.parent_path().string());
+  while (true) {
+    const auto next = announced(epoch_);
+    if (next && next->epoch > over && rank_in(*next)) return *next;
+    if (job_ends()) return core::fail(core::Errc::unavailable, "the launcher ends all processes of the job");
+    watch ? watch->wait(kBetweenIdleLooks) : std::this_thread::sleep_for(kBetweenLooks);
+  }
+}
+
+bool EpochFiles::is_over(core::Epoch over) const {
+  const auto next = announced(epoch_);
+  return (next && next->epoch > over) || job_ends();
+}
+
+std::optional<core::Rank> EpochFiles::rank_in(const NextEpoch& next) const {
+  const auto found = std::find(next.slots.begin(), next.slots.end(), slot_);
+  if (found == next.slots.end()) return std::nullopt;
+  return core::Rank{static_cast<std::int32_t>(found - next.slots.begin())};
+}
+
+bool EpochFiles::job_ends() const {
+  std::error_code ignored;
+  return !failure_.empty() && fs::exists(failure_, ignored);
+}
+
+EpochWatch::EpochWatch(EpochFiles files, core::Epoch epoch, std::function<void()> over)
+    : thread_([files = std::move(files), epoch, over = std::move(over)](const std::stop_token& stop) {
+        while (!files.is_over(epoch)) {
+          std::this_thread::sleep_for(2 * kBetweenLooks);
+          if (stop.stop_requested()) return;
+        }
+        over();
+      }) {}
 
 }  // namespace troupe::actors

@@ -3,7 +3,10 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include "actors/world/environment.hpp"
 #include "core/ids.hpp"
@@ -14,10 +17,12 @@ namespace troupe::actors {
 // What a launcher and the processes that it keeps over a failure tell each other, on one host: each file has
 // one writer, and is replaced as a whole.
 
-/// From the launcher to all ranks: the epoch that is to be formed, and the port where its rank 0 listens.
+/// From the launcher to all: the epoch that is to be formed, the port where its rank 0 listens, and whose
+/// ranks the processes are. A process is known by its slot, which it keeps.
 struct NextEpoch {
   core::Epoch epoch{};
   std::uint16_t control_port = 0;
+  std::vector<int> slots;  ///< by rank
 
   friend bool operator==(const NextEpoch&, const NextEpoch&) = default;
 };
@@ -25,12 +30,14 @@ core::Result<void> announce_epoch(const std::filesystem::path& file, const NextE
 /// Empty if there is no such file, or it cannot be parsed.
 std::optional<NextEpoch> announced(const std::filesystem::path& file);
 
-/// From a rank to the launcher, once it has begun a step in the epoch.
+/// From a process to the launcher, once it has begun a step, or would go on in another epoch.
 struct Membership {
   enum class State : std::uint8_t {
     left,      ///< it takes no part any more
-    training,  ///< if a peer were lost, its process would go on in another epoch
+    training,  ///< it has begun a step; if a peer were lost, it would go on in another epoch
     waiting,   ///< its session has ended because of a peer: it waits for the next epoch
+    forming,   ///< it begins, and leaves this epoch for a later one as soon as there is one
+    stands_by  ///< it has no rank, and is ready to take one
   };
 
   core::Epoch epoch{};
@@ -41,7 +48,8 @@ struct Membership {
 core::Result<void> declare_membership(const std::filesystem::path& file, const Membership& membership);
 std::optional<Membership> declared(const std::filesystem::path& file);
 
-/// A rank's side, by the variables TROUPE_EPOCH_FILE, TROUPE_MEMBER_FILE and TROUPE_FAILURE_FILE.
+/// A process's side, by the variables TROUPE_SLOT, TROUPE_EPOCH_FILE, TROUPE_MEMBER_FILE and
+/// TROUPE_FAILURE_FILE.
 class EpochFiles {
  public:
   /// Empty where the launcher keeps no process over a failure.
@@ -51,11 +59,35 @@ class EpochFiles {
   /// Waits until the launcher has said which epoch comes after `over`. Errc::unavailable if it has said
   /// instead that all processes end, or nothing for as long as `patience`.
   core::Result<NextEpoch> await_epoch_after(core::Epoch over, std::chrono::nanoseconds patience) const;
+  /// As await_epoch_after(), for as long as it takes and while hardly running, until an epoch gives this
+  /// process a rank.
+  core::Result<NextEpoch> await_rank_after(core::Epoch over) const;
+  /// Whether there is an epoch after `over`, or the launcher ends all processes.
+  bool is_over(core::Epoch over) const;
+  /// The rank of this process in the epoch; empty if it has none.
+  std::optional<core::Rank> rank_in(const NextEpoch& next) const;
 
  private:
+  bool job_ends() const;
+
+  int slot_ = 0;
   std::filesystem::path epoch_;
   std::filesystem::path member_;
   std::filesystem::path failure_;
+};
+
+/// Looks, in a thread of its own, whether an epoch that is being formed is over. Ranks that form one may wait
+/// for each other in ways that the loss of a peer does not end.
+class EpochWatch {
+ public:
+  /// Calls `over`, once, when there is an epoch after this one, or the launcher ends all processes.
+  EpochWatch(EpochFiles files, core::Epoch epoch, std::function<void()> over);
+
+  /// Nobody needs to know any more. From any thread; `over` may still be running.
+  void stop() { thread_.request_stop(); }
+
+ private:
+  std::jthread thread_;
 };
 
 }  // namespace troupe::actors

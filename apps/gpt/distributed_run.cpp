@@ -17,8 +17,10 @@
 #include "actors/world/signal_watcher.hpp"
 #include "apps/gpt/beginning.hpp"
 #include "apps/gpt/distributed_trainer.hpp"
+#include "apps/gpt/layers/matmul.hpp"
 #include "apps/gpt/narrator.hpp"
 #include "apps/report/perfetto.hpp"
+#include "core/disregard.hpp"
 #include "core/errors.hpp"
 #include "core/program/memory.hpp"
 #include "core/step_count.hpp"
@@ -287,6 +289,8 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
   if (given.sample_bytes > 0)
     prompt = TRY(encode_prompt(given.prompt, given.trainer.model.vocabulary, codec));
   const Corpus corpus = TRY(Corpus::open(files_of(given), codec));
+  // A spare waits in create(), ready.
+  if (given.world.device == "host") core::disregard(prepare_blas(), "the model says so again");
   auto world_options = given.world;
   world_options.stays = true;
   auto world = TRY(actors::ProcessWorld::create(world_options));

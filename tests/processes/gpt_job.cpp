@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <optional>
 
 #include "apps/report/run_record.hpp"
@@ -89,6 +90,16 @@ GptRecord read_record(const std::string& output) {
     if (event.kind == "end") found.state = event.text;
   }
   return found;
+}
+
+void expect_same_steps(const std::string& output, const std::string& undisturbed) {
+  const auto expected = apps::read_run(std::filesystem::path(undisturbed) / "run.jsonl");
+  const auto record = apps::read_run(std::filesystem::path(output) / "run.jsonl");
+  ASSERT_TRUE(expected && record);
+  std::map<std::int64_t, double> losses;
+  for (const auto& step : expected->steps) losses[step.step] = step.loss;
+  for (const auto& step : record->steps) EXPECT_EQ(step.loss, losses.at(step.step)) << step.step;
+  EXPECT_EQ(read_record(output).state, read_record(undisturbed).state);
 }
 
 GptRecord run_gpt(const GptJob& job, const std::string& text, const std::string& output) {

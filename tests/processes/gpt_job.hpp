@@ -31,6 +31,8 @@ struct GptRecord {
   std::string state;  ///< "parameters <hash>", at the end
 };
 GptRecord read_record(const std::string& output);
+/// However often a step was taken, it had the loss that it has in the other record, and both ended alike.
+void expect_same_steps(const std::string& output, const std::string& undisturbed);
 /// Runs the job into a new folder of this name, and expects that it comes to its end.
 GptRecord run_gpt(const GptJob& job, const std::string& text, const std::string& output);
 

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "apps/report/run_record.hpp"
 #include "tests/processes/gpt_job.hpp"
 
 namespace troupe {
@@ -112,15 +111,8 @@ class InPlace : public testing::Test {
     }
   }
 
-  /// However often a step was taken, it had the loss of a job that nothing happened to.
   void expect_losses_of(const std::string& expected, const std::string& name) {
-    const auto undisturbed = apps::read_run(std::filesystem::path(folder_.path(expected)) / "run.jsonl");
-    const auto record = apps::read_run(std::filesystem::path(folder_.path(name)) / "run.jsonl");
-    ASSERT_TRUE(undisturbed && record);
-    std::map<std::int64_t, double> losses;
-    for (const auto& step : undisturbed->steps) losses[step.step] = step.loss;
-    for (const auto& step : record->steps) EXPECT_EQ(step.loss, losses.at(step.step)) << step.step;
-    EXPECT_EQ(tests::read_record(folder_.path(name)).state, tests::read_record(folder_.path(expected)).state);
+    tests::expect_same_steps(folder_.path(name), folder_.path(expected));
   }
 
   tests::ScratchFolder folder_;

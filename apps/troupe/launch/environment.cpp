@@ -18,14 +18,18 @@ namespace fs = std::filesystem;
 
 namespace {
 
+using actors::ProcessPlace;
 using Variables = std::map<std::string, std::string, std::less<>>;
 
-void set_torchrun_variables(const Job& job, const Generation& generation, int rank, Variables& variables) {
+void set_torchrun_variables(const Job& job, const Generation& generation, ProcessPlace place,
+                            Variables& variables) {
   const auto set = [&](const char* name, std::string value) { variables[name] = std::move(value); };
   const std::string world = std::to_string(job.place.world);
-  const std::string global_rank = std::to_string(job.place.first_rank + rank);
+  const std::string spare = "spare";
+  const std::string global_rank = place.rank ? std::to_string(job.place.first_rank + *place.rank) : spare;
+  const std::string local_rank = place.rank ? std::to_string(*place.rank) : spare;
   set("RANK", global_rank);
-  set("LOCAL_RANK", job.options.virtual_local_rank ? "0" : std::to_string(rank));
+  set("LOCAL_RANK", job.options.virtual_local_rank ? "0" : local_rank);
   set("WORLD_SIZE", world);
   set("LOCAL_WORLD_SIZE", std::to_string(job.ranks));
   set("GROUP_RANK", std::to_string(job.place.node));
@@ -40,12 +44,12 @@ void set_torchrun_variables(const Job& job, const Generation& generation, int ra
   set("TORCHELASTIC_RUN_ID", job.run_id);
   // No store of ours runs at the master's port: rank 0 is to open it.
   set("TORCHELASTIC_USE_AGENT_STORE", "False");
-  set("TORCHELASTIC_ERROR_FILE", error_file(job, generation.number, rank).string());
+  set("TORCHELASTIC_ERROR_FILE", error_file(job, generation.number, place.slot).string());
   variables.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (job.ranks > 1) variables.try_emplace("OMP_NUM_THREADS", "1");
 }
 
-void set_own_variables(const Job& job, const Generation& generation, int rank, Variables& variables) {
+void set_own_variables(const Job& job, const Generation& generation, int slot, Variables& variables) {
   const auto set = [&](const char* name, std::string value) { variables[name] = std::move(value); };
   set("TROUPE_JOB_ID", job.id);
   set("TROUPE_JOB_TOKEN", job.token);
@@ -57,15 +61,16 @@ void set_own_variables(const Job& job, const Generation& generation, int rank, V
   const std::string mark = mark_of(job);
   variables[mark.substr(0, mark.find('='))] = mark.substr(mark.find('=') + 1);
   set("TROUPE_INSTANCE_ID",
-      fmt::format("{}-{}-{}", generation.number, job.place.first_rank + rank, posix::unique_name()));
+      fmt::format("{}-{}-{}", generation.number, job.place.first_rank + slot, posix::unique_name()));
   set("TROUPE_FENCE_TOKEN", generation.fence_token);
-  set("TROUPE_ERROR_FILE", error_file(job, generation.number, rank).string());
+  set("TROUPE_ERROR_FILE", error_file(job, generation.number, slot).string());
   set("TROUPE_FAILURE_FILE", failure_file(job, generation.number).string());
   set("TROUPE_PROGRESS_FILE", progress_file(job).string());
-  for (const char* name : {"TROUPE_EPOCH_FILE", "TROUPE_MEMBER_FILE"}) variables.erase(name);
+  for (const char* name : {"TROUPE_SLOT", "TROUPE_EPOCH_FILE", "TROUPE_MEMBER_FILE"}) variables.erase(name);
   if (keeps_processes(job)) {
+    set("TROUPE_SLOT", std::to_string(slot));
     set("TROUPE_EPOCH_FILE", epoch_file(job).string());
-    set("TROUPE_MEMBER_FILE", member_file(job, rank).string());
+    set("TROUPE_MEMBER_FILE", member_file(job, slot).string());
   }
   const auto& options = job.options;
   if (!options.log_levels.empty()) set("TROUPE_LOG", options.log_levels);
@@ -73,7 +78,7 @@ void set_own_variables(const Job& job, const Generation& generation, int rank, V
   if (options.log_file_mib) set("TROUPE_LOG_FILE_MIB", std::to_string(*options.log_file_mib));
   variables.erase("TROUPE_LOG_DIR");
   if (job.directory_is_temporary) return;
-  const fs::path directory = rank_directory(job, generation.number, rank);
+  const fs::path directory = rank_directory(job, generation.number, slot);
   set("TROUPE_LOG_DIR", directory.string());
   if (variables.contains("NCCL_DEBUG")) {
     variables.try_emplace("NCCL_DEBUG_FILE", (directory / "nccl.%h.%p.log").string());
@@ -94,22 +99,30 @@ void show_one_gpu(int rank, Variables& variables) {
   variables["TROUPE_OWN_GPUS"] = "1";
 }
 
+/// Where a disk that is busy with checkpoints does not hold up those that wait for the file. It goes with the
+/// job's shared memory.
+fs::path quick_file(const Job& job, const std::string& name) {
+  const fs::path memory = "/dev/shm";
+  if (::access(memory.c_str(), W_OK | X_OK) != 0) return job.directory / name;
+  return memory / fmt::format("troupe-{}-{}", job.id, name);
+}
+
 fs::path generation_directory(const Job& job, int generation) {
   return job.directory / fmt::format("attempt_{}", generation);
 }
 
 }  // namespace
 
-fs::path rank_directory(const Job& job, int generation, int rank) {
-  return generation_directory(job, generation) / std::to_string(rank);
+fs::path rank_directory(const Job& job, int generation, int slot) {
+  return generation_directory(job, generation) / std::to_string(slot);
 }
 
 fs::path failure_file(const Job& job, int generation) {
   return generation_directory(job, generation) / "failure";
 }
 
-fs::path error_file(const Job& job, int generation, int rank) {
-  return rank_directory(job, generation, rank) / "error.json";
+fs::path error_file(const Job& job, int generation, int slot) {
+  return rank_directory(job, generation, slot) / "error.json";
 }
 
 fs::path progress_file(const Job& job) {
@@ -117,28 +130,29 @@ fs::path progress_file(const Job& job) {
 }
 
 fs::path epoch_file(const Job& job) {
-  return job.directory / "epoch";
+  return quick_file(job, "epoch");
 }
 
-fs::path member_file(const Job& job, int rank) {
-  return job.directory / fmt::format("member_{}", rank);
+fs::path member_file(const Job& job, int slot) {
+  return quick_file(job, fmt::format("member_{}", slot));
 }
 
 bool keeps_processes(const Job& job) {
+  if (job.options.spares > 0) return true;
   return job.options.recovery == "in-place" && job.options.max_restarts > 0 && job.place.nodes == 1 &&
          job.place.world > 1;
 }
 
-std::vector<std::string> rank_environment(const Job& job, const Generation& generation, int rank,
+std::vector<std::string> rank_environment(const Job& job, const Generation& generation, ProcessPlace place,
                                           const std::vector<std::string>& inherited) {
   Variables variables;
   for (const std::string& assignment : inherited) {
     const std::size_t equals = assignment.find('=');
     if (equals != std::string::npos) variables[assignment.substr(0, equals)] = assignment.substr(equals + 1);
   }
-  set_torchrun_variables(job, generation, rank, variables);
-  set_own_variables(job, generation, rank, variables);
-  if (job.options.virtual_local_rank) show_one_gpu(rank, variables);
+  set_torchrun_variables(job, generation, place, variables);
+  set_own_variables(job, generation, place.slot, variables);
+  if (job.options.virtual_local_rank) show_one_gpu(place.slot, variables);
 
   std::vector<std::string> environment;
   environment.reserve(variables.size());

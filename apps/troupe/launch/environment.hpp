@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/launch/node_agent_shell.hpp"
 #include "apps/troupe/launch/job.hpp"
 #include "core/ids.hpp"
 
@@ -18,12 +19,13 @@ struct Generation {
   std::string fence_token;
 };
 
-/// Where the files of one process start are: <run>/attempt_<generation>/<local rank>. Here and below `rank`
-/// is a local rank.
-std::filesystem::path rank_directory(const Job& job, int generation, int rank);
+/// Where the files of one process start are: <run>/attempt_<generation>/<slot>. A process's slot is the local
+/// rank that it has at first, and a spare's comes after all of them.
+std::filesystem::path rank_directory(const Job& job, int generation, int slot);
 
-/// The environment of a rank: `inherited` (NAME=value each), torchrun's variables, and
-/// | variable | meaning |
+/// The environment of a process; `rank` is its local rank, none for a spare, whose RANK, LOCAL_RANK and
+/// ROLE_RANK are "spare", so that a program which does not know about spares cannot take one for a rank. It
+/// is `inherited` (NAME=value each), torchrun's variables, and | variable | meaning |
 /// |---|---|
 /// | TROUPE_JOB_ID | unique name of the job; shared-memory segments begin with troupe-<it>- |
 /// | TROUPE_JOB_TOKEN | 64 hexadecimal digits, what the ranks prove to each other |
@@ -37,21 +39,23 @@ std::filesystem::path rank_directory(const Job& job, int generation, int rank);
 /// | TROUPE_LOG_DIR | the rank's directory of this start; only if logs are kept |
 /// | TROUPE_ERROR_FILE | where a failing rank writes {"message": ...} as torch's tools do |
 /// | TROUPE_FAILURE_FILE | once a rank of this generation has failed, which and how |
+/// | TROUPE_SLOT | as rank_directory() |
 /// | TROUPE_EPOCH_FILE | only if processes are kept over a failure: the epoch that is to be formed |
 /// | TROUPE_MEMBER_FILE | as above: where the rank says that it takes part, and would stay |
 /// | TROUPE_OWN_GPUS | 1 with --virtual-local-rank: each rank sees a GPU that no other sees |
 /// | TROUPE_PROGRESS_FILE | where the job may write its last committed step, as decimal text |
-std::vector<std::string> rank_environment(const Job& job, const Generation& generation, int rank,
+std::vector<std::string> rank_environment(const Job& job, const Generation& generation,
+                                          actors::ProcessPlace place,
                                           const std::vector<std::string>& inherited);
 
 /// This process's environment.
 std::vector<std::string> own_environment();
 
-std::filesystem::path error_file(const Job& job, int generation, int rank);
+std::filesystem::path error_file(const Job& job, int generation, int slot);
 std::filesystem::path failure_file(const Job& job, int generation);
 std::filesystem::path progress_file(const Job& job);
 std::filesystem::path epoch_file(const Job& job);
-std::filesystem::path member_file(const Job& job, int rank);
+std::filesystem::path member_file(const Job& job, int slot);
 
 /// Whether ranks that could stay are asked to, when another one has failed.
 bool keeps_processes(const Job& job);

@@ -61,16 +61,32 @@ Result<int> count_ranks(const std::string& text) {
   return *count;
 }
 
-Result<void> check_memory(int ranks) {
+Result<void> check_memory(const Job& job) {
+  const int ranks = job.ranks + job.options.spares;
   const MemoryFacts memory = memory_facts();
   const std::uint64_t needed = static_cast<std::uint64_t>(ranks) * kLeastBytesPerRank;
   if (memory.available_bytes == 0 || needed <= memory.available_bytes) return {};
-  return core::fail(Errc::out_of_memory,
-                    "--nproc-per-node {}: {} ranks need at least {} MiB (64 MiB each), but only {} MiB are "
-                    "available here{}; start at most {}",
-                    ranks, ranks, needed >> 20, memory.available_bytes >> 20,
-                    memory.cgroup_limit_bytes ? " within the cgroup's limit" : "",
-                    std::max<std::uint64_t>(1, memory.available_bytes / kLeastBytesPerRank));
+  return core::fail(
+      Errc::out_of_memory,
+      "--nproc-per-node {}{}: {} processes need at least {} MiB (64 MiB each), but only {} MiB are "
+      "available here{}; start at most {}",
+      job.ranks, job.options.spares > 0 ? fmt::format(" --spares {}", job.options.spares) : "", ranks,
+      needed >> 20, memory.available_bytes >> 20,
+      memory.cgroup_limit_bytes ? " within the cgroup's limit" : "",
+      std::max<std::uint64_t>(1, memory.available_bytes / kLeastBytesPerRank));
+}
+
+Result<void> check_spares(const Job& job) {
+  if (job.options.spares == 0) return {};
+  if (job.meeting.nodes > 1)
+    return core::fail(Errc::unavailable,
+                      "--spares is for jobs of one node as yet, and --nnodes is {}; leave it out",
+                      job.meeting.nodes);
+  if (job.options.recovery == "in-place") return {};
+  return core::fail(
+      Errc::invalid_argument,
+      "--spares and --recovery {} exclude each other: a spare helps ranks that stay; leave one out",
+      job.options.recovery);
 }
 
 template <class T>
@@ -254,7 +270,8 @@ Result<Job> prepare_job(LaunchOptions options) {
   job.options = std::move(options);
   job.meeting = TRY(find_meeting(job.options, actors::process_variables()));
   job.ranks = TRY(count_ranks(job.options.nproc_per_node));
-  TRY(check_memory(job.ranks));
+  TRY(check_spares(job));
+  TRY(check_memory(job));
   TRY(resolve_program(job));
   TRY(resolve_streams(job));
   TRY(resolve_signals(job));

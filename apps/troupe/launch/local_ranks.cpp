@@ -19,11 +19,13 @@ using core::Result;
 namespace {
 
 /// Contiguous ranks share a NUMA node; empty when binding is not asked for.
-std::vector<int> cpus_of(const Job& job, int rank) {
+std::vector<int> cpus_of(const Job& job, int slot) {
   if (job.options.numa_binding != "node") return {};
   const auto nodes = numa_nodes();
   if (nodes.size() < 2) return {};
-  return nodes[static_cast<std::size_t>(rank) * nodes.size() / static_cast<std::size_t>(job.ranks)];
+  // A spare may come to have any rank.
+  if (slot >= job.ranks) return {};
+  return nodes[static_cast<std::size_t>(slot) * nodes.size() / static_cast<std::size_t>(job.ranks)];
 }
 
 }  // namespace
@@ -41,7 +43,7 @@ void LocalRanks::begin(const Generation& generation) {
   generation_ = generation;
   oom_before_ = oom_kills();
   workers_.clear();
-  workers_.resize(static_cast<std::size_t>(job_.ranks));
+  workers_.resize(static_cast<std::size_t>(job_.ranks + job_.options.spares));
 }
 
 void LocalRanks::go_on(const Generation& generation) {
@@ -49,19 +51,23 @@ void LocalRanks::go_on(const Generation& generation) {
   oom_before_ = oom_kills();
 }
 
-Result<std::unique_ptr<actors::Process>> LocalRanks::start(int rank,
+Result<std::unique_ptr<actors::Process>> LocalRanks::start(actors::ProcessPlace place,
                                                            std::function<void(actors::ExitStatus)> exited) {
-  const fs::path directory = rank_directory(job_, generation_.number, rank);
+  const int slot = place.slot;
+  const fs::path directory = rank_directory(job_, generation_.number, slot);
   std::error_code error;
   fs::create_directories(directory, error);
   if (error) return core::fail(core::Errc::io, "cannot make {}: {}", directory.string(), error.message());
-  Worker& worker = workers_[static_cast<std::size_t>(rank)];
+  // What the process before it in this slot has declared does not hold for this one.
+  fs::remove(member_file(job_, slot), error);
+  Worker& worker = workers_[static_cast<std::size_t>(slot)];
   worker.generation = generation_.number;
-  worker.log = std::make_unique<RankLog>(job_, generation_.number, rank, terminal_, clock_);
-  const bool is_first = job_.place.first_rank + rank == 0;
+  worker.rank = job_.place.first_rank + place.rank.value_or(slot);
+  worker.log = std::make_unique<RankLog>(job_, generation_.number, place, terminal_, clock_);
+  const bool is_first = job_.place.first_rank == 0 && place.rank == 0;
   auto process = TRY(processes_.spawn(
-      {job_.program, job_.arguments, rank_environment(job_, generation_, rank, environment_),
-       cpus_of(job_, rank), is_first ? input_.next() : -1},
+      {job_.program, job_.arguments, rank_environment(job_, generation_, place, environment_),
+       cpus_of(job_, slot), is_first ? input_.next() : -1},
       {.output = [log = worker.log.get()](OutputStream stream,
                                           std::string_view bytes) { log->output(stream, bytes); },
        .closed = [log = worker.log.get()](OutputStream stream) { log->finish(stream); },
@@ -71,16 +77,23 @@ Result<std::unique_ptr<actors::Process>> LocalRanks::start(int rank,
   return process;
 }
 
-void LocalRanks::withheld(int rank, int signal) {
-  terminal_.say(fmt::format("rank {} does not handle {}, or not yet: it was not sent, since it would end it",
-                            job_.place.first_rank + rank, actors::signal_name(signal)));
+void LocalRanks::becomes(int slot, int rank) {
+  Worker& worker = workers_[static_cast<std::size_t>(slot)];
+  worker.rank = job_.place.first_rank + rank;
+  if (worker.log) worker.log->becomes(rank);
 }
 
-void LocalRanks::woken(int rank) {
+void LocalRanks::withheld(int slot, int signal) {
+  terminal_.say(fmt::format("rank {} does not handle {}, or not yet: it was not sent, since it would end it",
+                            workers_[static_cast<std::size_t>(slot)].rank, actors::signal_name(signal)));
+}
+
+void LocalRanks::woken(int slot) {
+  const Worker& worker = workers_[static_cast<std::size_t>(slot)];
   terminal_.say(fmt::format(
       "rank {} (pid {}) was stopped (SIGSTOP) for seconds after others had ended well; SIGCONT lets "
       "it go on",
-      job_.place.first_rank + rank, workers_[static_cast<std::size_t>(rank)].pid));
+      worker.rank, worker.pid));
 }
 
 /// Each rank looks where it was told to when it was started.
@@ -90,15 +103,15 @@ void LocalRanks::write_failure(const std::string& failure) const {
   for (const int generation : generations) std::ofstream(failure_file(job_, generation)) << failure;
 }
 
-RankReport LocalRanks::report(int rank, const actors::Ending& ending) {
-  const Worker& ended = workers_[static_cast<std::size_t>(rank)];
+RankReport LocalRanks::report(int slot, const actors::Ending& ending) {
+  const Worker& ended = workers_[static_cast<std::size_t>(slot)];
   RankReport report{ending, job_.place.nodes > 1 ? host_name() : "", ended.pid, {}, {}, {}};
   if (ended.log) {
     for (OutputStream stream : {OutputStream::out, OutputStream::err}) ended.log->finish(stream);
     const auto& lines = ended.log->last_error_lines().lines();
     report.last_error_lines.assign(lines.begin(), lines.end());
   }
-  const fs::path file = error_file(job_, ended.generation, rank);
+  const fs::path file = error_file(job_, ended.generation, slot);
   report.error_message = read_error_file(file);
   report.meaning = likely_meaning(ending.status, oom_before_, oom_kills());
   std::error_code ignored;

@@ -19,7 +19,8 @@
 
 namespace troupe::apps {
 
-/// The processes of this node: what each is started with, and where goes what it says. Ranks are local ranks.
+/// The processes of this node: what each is started with, and where goes what it says. Ranks are local ranks;
+/// a process keeps its slot (NodeAgentMachine).
 class LocalRanks {
  public:
   /// All must outlive this. The job's place is known before begin().
@@ -29,15 +30,18 @@ class LocalRanks {
   void begin(const Generation& generation);
   /// The ranks that run stay in this generation; those that are started from now on belong to it.
   void go_on(const Generation& generation);
-  core::Result<std::unique_ptr<actors::Process>> start(int rank,
+  core::Result<std::unique_ptr<actors::Process>> start(actors::ProcessPlace place,
                                                        std::function<void(actors::ExitStatus)> exited);
-  /// How this launcher calls a rank: by its number in the job.
-  void withheld(int rank, int signal);
-  void woken(int rank);
+  /// The spare in this slot has this rank from now on.
+  void becomes(int slot, int rank);
+  /// What this launcher says of the process in a slot.
+  void withheld(int slot, int signal);
+  void woken(int slot);
   /// Tells the ranks which of the job's has failed; before they are asked to end.
   void write_failure(const std::string& failure) const;
-  /// What is known of a rank that has ended as `ending` says. Writes its error file if it could not.
-  RankReport report(int rank, const actors::Ending& ending);
+  /// What is known of the process in this slot, which has ended as `ending` says. Writes its error file if it
+  /// could not.
+  RankReport report(int slot, const actors::Ending& ending);
   /// No rank is running: kills what they left behind.
   void clear_away();
 
@@ -46,6 +50,7 @@ class LocalRanks {
     std::unique_ptr<RankLog> log;
     std::int64_t pid = 0;
     int generation = 0;  ///< in which it was started
+    int rank = 0;        ///< in the job
   };
 
   const Job& job_;
@@ -55,7 +60,7 @@ class LocalRanks {
   Input input_;
   std::vector<std::string> environment_;
   Generation generation_;
-  std::vector<Worker> workers_;
+  std::vector<Worker> workers_;  ///< by slot
   OomKills oom_before_;
 };
 

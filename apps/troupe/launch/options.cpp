@@ -54,6 +54,10 @@ void add_life_options(CLI::App& app, LaunchOptions& options) {
   constexpr core::Bounds<double> kSeconds{0, 1'000'000};
   add_number(app, "--max-restarts", options.max_restarts, {0, 1'000'000'000},
              "Restarts after a failure, in place or of the whole gang");
+  add_number(
+      app, "--spares", options.spares, {0, 1 << 16},
+      "Further processes, on one node, that stand by without a rank: one takes the place of a rank that "
+      "fails, which costs no restart");
   app.add_option(
          "--recovery", options.recovery,
          "in-place: on one node, only the rank that failed is started again where the others can stay, "

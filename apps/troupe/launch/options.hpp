@@ -45,6 +45,7 @@ struct LaunchOptions {
   std::string role = "default";
 
   int max_restarts = 0;
+  int spares = 0;
   std::string recovery = "in-place";
   double term_timeout_seconds = 15;
   double restart_backoff_seconds = 1;

@@ -46,29 +46,40 @@ std::string template_of(const Job& job) {
 }
 
 /// An object of JSON says of which rank it is, and is to stay one.
-std::string prefix_of(const Job& job, int rank) {
+std::string prefix_of(const Job& job, actors::ProcessPlace place) {
   const auto line_template = template_of(job);
   if (job.log.json && line_template.empty()) return "";
+  if (!place.rank && line_template.empty()) return fmt::format("[spare {}] ", place.slot);
+  const int rank = place.rank.value_or(place.slot);
   return line_prefix(job.options.role, {job.place.first_rank + rank, rank}, line_template);
+}
+
+/// What a spare says has no rank that could be chosen.
+bool is_shown(const Job& job, actors::ProcessPlace place) {
+  return place.rank ? job.shown_ranks.contains(*place.rank) : job.options.local_ranks_filter.empty();
 }
 
 }  // namespace
 
-RankLog::RankLog(const Job& job, int generation, int rank, Console& console, const actors::Clock& clock)
-    : prefix_(prefix_of(job, rank)),
+RankLog::RankLog(const Job& job, int generation, actors::ProcessPlace place, Console& console,
+                 const actors::Clock& clock)
+    : job_(job),
+      prefix_(prefix_of(job, place)),
       console_(console),
       clock_(clock),
       sides_{Side{LineAssembler(
                  [this](std::string_view text, LineKind kind) { line(OutputStream::out, text, kind); })},
              Side{LineAssembler(
                  [this](std::string_view text, LineKind kind) { line(OutputStream::err, text, kind); })}} {
-  const bool shown = job.shown_ranks.contains(rank);
-  const auto directory = rank_directory(job, generation, rank);
+  const int slot = place.slot;
+  const auto directory = rank_directory(job, generation, slot);
   auto& [out, err] = sides_;
-  if (job.redirects.out(rank) || job.tee.out(rank)) out.file = open_log(directory / "stdout.log");
-  if (job.redirects.err(rank) || job.tee.err(rank)) err.file = open_log(directory / "stderr.log");
-  out.shown = shown && (job.tee.out(rank) || !job.redirects.out(rank));
-  err.shown = shown && (job.tee.err(rank) || !job.redirects.err(rank));
+  if (job.redirects.out(slot) || job.tee.out(slot)) out.file = open_log(directory / "stdout.log");
+  if (job.redirects.err(slot) || job.tee.err(slot)) err.file = open_log(directory / "stderr.log");
+  out.redirected = job.redirects.out(slot) && !job.tee.out(slot);
+  err.redirected = job.redirects.err(slot) && !job.tee.err(slot);
+  out.shown = is_shown(job, place) && !out.redirected;
+  err.shown = is_shown(job, place) && !err.redirected;
   out.filters = &job.stdout_filters;
   err.filters = &job.stderr_filters;
   const auto common = directory.parent_path();
@@ -82,6 +93,12 @@ RankLog::~RankLog() {
       if (file >= 0) ::close(file);
     }
   }
+}
+
+void RankLog::becomes(int rank) {
+  const actors::ProcessPlace place{rank, rank};
+  prefix_ = prefix_of(job_, place);
+  for (Side& each : sides_) each.shown = is_shown(job_, place) && !each.redirected;
 }
 
 void RankLog::output(OutputStream stream, std::string_view bytes) {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "actors/launch/node_agent_shell.hpp"
 #include "actors/world/clock.hpp"
 #include "actors/world/process.hpp"
 #include "apps/troupe/launch/job.hpp"
@@ -21,14 +22,17 @@ class Console {
 };
 
 /// The output of one process start: to its files byte by byte, to the console line by line, and its last
-/// lines on stderr kept. `rank` is a local rank.
+/// lines on stderr kept. Ranks are local ranks.
 class RankLog {
  public:
-  RankLog(const Job& job, int generation, int rank, Console& console, const actors::Clock& clock);
+  RankLog(const Job& job, int generation, actors::ProcessPlace place, Console& console,
+          const actors::Clock& clock);
   ~RankLog();
   RankLog(const RankLog&) = delete;
   RankLog& operator=(const RankLog&) = delete;
 
+  /// The process, which was a spare, has this rank from now on.
+  void becomes(int rank);
   void output(actors::OutputStream stream, std::string_view bytes);
   /// Gives out a last line without newline; once it is said, more output is still taken.
   void finish(actors::OutputStream stream);
@@ -40,12 +44,14 @@ class RankLog {
     int file = -1;
     int filtered_file = -1;
     const std::vector<std::string>* filters = nullptr;
+    bool redirected = false;
     bool shown = true;
     std::chrono::nanoseconds progress_is_due{};
   };
   void line(actors::OutputStream stream, std::string_view text, LineKind kind);
   Side& side(actors::OutputStream stream) { return sides_[stream == actors::OutputStream::out ? 0 : 1]; }
 
+  const Job& job_;
   std::string prefix_;
   Console& console_;
   const actors::Clock& clock_;

@@ -65,8 +65,11 @@ class Node final : public Gang {
     began_.push_back(loop_.now());
     return cannot_begin_ ? core::fail(core::Errc::io, "no port is free") : core::Result<void>{};
   }
-  core::Result<std::unique_ptr<Process>> start(int rank, std::function<void(ExitStatus)> exited) override {
+  core::Result<std::unique_ptr<Process>> start(ProcessPlace place,
+                                               std::function<void(ExitStatus)> exited) override {
+    const int rank = place.slot;
     prepared_ = rank;
+    if (!place.rank) says("spare " + std::to_string(rank) + " is started");
     auto process = TRY(processes_.spawn(
         {"trainer", {"trainer"}, {"TROUPE_JOB_ID=job-7"}, {}},
         {.output = [this, rank](OutputStream stream, std::string_view bytes) { output(rank, stream, bytes); },
@@ -75,9 +78,14 @@ class Node final : public Gang {
     pids_[rank] = process->pid();
     return process;
   }
-  Standing standing_of_others(int) override { return standing_; }
+  Standing standing_of(const std::vector<int>&) override { return standing_; }
+  bool stood_by(int) override { return stood_by_; }
+  void lost_spare(const SpareLost& lost) override {
+    says("spare " + std::to_string(lost.slot) + " is lost" + (lost.is_started_again ? ", for another" : ""));
+  }
   core::Result<void> replacing(const ReplaceRank& replaced) override {
-    says("rank " + std::to_string(replaced.ending.rank) + " is replaced");
+    says("rank " + std::to_string(replaced.ending.rank) + " is replaced" +
+         (replaced.is_spare ? " by a spare" : ""));
     generation_ = replaced.generation;
     return {};
   }
@@ -117,6 +125,7 @@ class Node final : public Gang {
   std::map<int, std::int64_t> pids_;
   std::optional<std::int64_t> step_;
   Standing standing_;
+  bool stood_by_ = true;
   std::optional<int> exit_code_;
   int closed_ = 0;
   int cleared_ = 0;
@@ -184,12 +193,78 @@ TEST(NodeAgentShell, StartsOneProcessInThePlaceOfARankWhileTheOthersStay) {
   EXPECT_THAT(node.said_, testing::ElementsAre("rank 1 is replaced"));
 }
 
+TEST(NodeAgentShell, GivesTheRankToASpareAndStartsAnotherOnceAllTakeSteps) {
+  Node node({.ranks = 3, .max_restarts = 1, .in_place = true, .spares = 1}, [](int generation, int slot) {
+    return generation == 0 && slot == 1 ? fails_after(seconds(5))
+           : slot == 1 || slot == 3     ? kTrains
+                                        : SimulatedProgram{.lifetime = seconds(20)};
+  });
+  node.standing_ = {false, true};
+  node.call_at(seconds(6), [&] { node.standing_.is_formed = true; });
+  std::vector<int> slots;
+  node.call_at(seconds(7), [&] { slots = node.agent().slots(); });
+  node.signal_at(seconds(30), SIGTERM);
+
+  node.run();
+
+  EXPECT_THAT(node.said_, testing::ElementsAre("spare 3 is started", "rank 1 is replaced by a spare",
+                                               "spare 1 is started"));
+  EXPECT_THAT(slots, testing::ElementsAre(0, 3, 2));
+  EXPECT_EQ(node.starts(), 5);
+  EXPECT_EQ(node.began_.size(), 1u);
+  EXPECT_EQ(node.agent().restarts(), 1) << "starting another spare is one";
+  EXPECT_EQ(node.running(), 0);
+  EXPECT_TRUE(node.is_quiet());
+}
+
+TEST(NodeAgentShell, EndsSparesThatNobodyNeededWithTheJob) {
+  Node node({.ranks = 2, .in_place = true, .spares = 2}, [](int, int slot) {
+    return slot < 2 ? SimulatedProgram{.lifetime = seconds(5)}
+                    : SimulatedProgram{.obeys_after = std::nullopt};
+  });
+
+  node.run();
+
+  EXPECT_EQ(node.exit_code_, 0);
+  EXPECT_EQ(node.now(), seconds(5));
+  EXPECT_EQ(node.running(), 0);
+  EXPECT_EQ(node.cleared_, 0);
+  EXPECT_TRUE(node.is_quiet());
+}
+
+TEST(NodeAgentShell, StartsAnotherSpareOnlyWhereTheOneBeforeStoodBy) {
+  for (const bool stood_by : {false, true}) {
+    Node node({.ranks = 2, .max_restarts = 5, .in_place = true, .spares = 1}, [&](int, int slot) {
+      return slot < 2 ? SimulatedProgram{.lifetime = seconds(5)} : fails_after(seconds(2));
+    });
+    node.stood_by_ = stood_by;
+
+    node.run();
+
+    EXPECT_EQ(node.exit_code_, 0);
+    EXPECT_EQ(node.starts(), stood_by ? 5 : 3);
+    EXPECT_EQ(node.agent().restarts(), stood_by ? 2 : 0);
+  }
+}
+
+TEST(NodeAgentShell, GoesOnWithoutASpareThatCannotBeStarted) {
+  Node node({.ranks = 2, .in_place = true, .spares = 1}, [](int, int slot) -> core::Result<SimulatedProgram> {
+    if (slot == 2) return core::fail(core::Errc::io, "no more processes");
+    return SimulatedProgram{.lifetime = seconds(5)};
+  });
+
+  node.run();
+
+  EXPECT_EQ(node.exit_code_, 0);
+  EXPECT_THAT(node.said_, testing::ElementsAre("spare 2 is started", "spare 2 is lost"));
+}
+
 TEST(NodeAgentShell, SaysThatTheJobIsStoppedToRanksThatFormAnEpoch) {
   for (const bool is_formed : {false, true}) {
     Node node({.ranks = 3, .max_restarts = 1, .in_place = true}, [](int generation, int rank) {
       return generation == 0 && rank == 1 ? fails_after(seconds(5)) : kTrains;
     });
-    node.standing_ = {true, true};
+    node.standing_ = {false, true};
     node.call_at(seconds(6), [&] { node.standing_.is_formed = is_formed; });
     node.signal_at(seconds(7), SIGTERM);
 

@@ -16,8 +16,10 @@ namespace {
 class Epochs : public testing::Test {
  protected:
   EpochFiles files() const {
-    const std::map<std::string, std::string> set{
-        {"TROUPE_EPOCH_FILE", epoch_}, {"TROUPE_MEMBER_FILE", member_}, {"TROUPE_FAILURE_FILE", failure_}};
+    const std::map<std::string, std::string> set{{"TROUPE_SLOT", "5"},
+                                                 {"TROUPE_EPOCH_FILE", epoch_},
+                                                 {"TROUPE_MEMBER_FILE", member_},
+                                                 {"TROUPE_FAILURE_FILE", failure_}};
     return *EpochFiles::of([set](const char* name) { return std::optional(set.at(name)); });
   }
 
@@ -29,19 +31,42 @@ class Epochs : public testing::Test {
 
 TEST_F(Epochs, OfALauncherThatKeepsNoProcessHaveNoFiles) {
   EXPECT_FALSE(EpochFiles::of([](const char*) { return std::nullopt; }));
+  EXPECT_FALSE(EpochFiles::of([](const char* name) -> std::optional<std::string> {
+    return std::string(name) == "TROUPE_SLOT" ? "first" : "/tmp/file";
+  }));
 }
 
 TEST_F(Epochs, AreAwaitedUntilTheLauncherSaysTheNext) {
-  ASSERT_TRUE(announce_epoch(epoch_, {core::Epoch{3}, 4711}));
-  EXPECT_EQ(announced(epoch_), (NextEpoch{core::Epoch{3}, 4711}));
+  const NextEpoch third{core::Epoch{3}, 4711, {0, 5, 2}};
+  const NextEpoch fourth{core::Epoch{4}, 4712, {0, 1, 2}};
+  ASSERT_TRUE(announce_epoch(epoch_, third));
+  EXPECT_EQ(announced(epoch_), third);
+  EXPECT_TRUE(files().is_over(core::Epoch{2}));
+  EXPECT_FALSE(files().is_over(core::Epoch{3}));
   EXPECT_FALSE(files().await_epoch_after(core::Epoch{3}, std::chrono::milliseconds(5)));
-  EXPECT_EQ(*files().await_epoch_after(core::Epoch{2}, {}), (NextEpoch{core::Epoch{3}, 4711}));
+  EXPECT_EQ(*files().await_epoch_after(core::Epoch{2}, {}), third);
+  EXPECT_EQ(files().rank_in(third), core::Rank{1});
+  EXPECT_FALSE(files().rank_in(fourth));
 
-  std::jthread launcher([&] { EXPECT_TRUE(announce_epoch(epoch_, {core::Epoch{4}, 4712})); });
+  std::jthread launcher([&] { EXPECT_TRUE(announce_epoch(epoch_, fourth)); });
   const auto next = files().await_epoch_after(core::Epoch{3}, std::chrono::seconds(60));
 
   ASSERT_TRUE(next.has_value()) << next.error().message;
-  EXPECT_EQ(*next, (NextEpoch{core::Epoch{4}, 4712}));
+  EXPECT_EQ(*next, fourth);
+}
+
+TEST_F(Epochs, AreAwaitedByASpareUntilOneHasARankForIt) {
+  ASSERT_TRUE(announce_epoch(epoch_, {core::Epoch{3}, 4711, {5, 1}}));
+  const NextEpoch wanted{core::Epoch{5}, 4713, {0, 1, 5}};
+  std::jthread launcher([&] {
+    EXPECT_TRUE(announce_epoch(epoch_, {core::Epoch{4}, 4712, {0, 1}}));
+    EXPECT_TRUE(announce_epoch(epoch_, wanted));
+  });
+
+  const auto next = files().await_rank_after(core::Epoch{3});
+
+  ASSERT_TRUE(next.has_value()) << next.error().message;
+  EXPECT_EQ(*next, wanted);
 }
 
 TEST_F(Epochs, AreNotAwaitedWhereTheLauncherEndsAllProcesses) {
@@ -56,14 +81,15 @@ TEST_F(Epochs, AreNotAwaitedWhereTheLauncherEndsAllProcesses) {
 TEST_F(Epochs, ShowWhoTakesPartAndWouldStay) {
   EXPECT_FALSE(declared(member_));
   using State = Membership::State;
-  for (const auto state : {State::training, State::waiting, State::left}) {
+  for (const auto state : {State::training, State::waiting, State::left, State::forming, State::stands_by}) {
     ASSERT_TRUE(files().declare_membership({core::Epoch{9}, state}));
     EXPECT_EQ(declared(member_), (Membership{core::Epoch{9}, state}));
   }
 }
 
 TEST_F(Epochs, DoNotComeFromAFileThatIsNotTheirs) {
-  for (const std::string text : {"", "x", "3", "-1 7 x", "3 70000\n", "3 0\n"}) {
+  for (const std::string text :
+       {"", "x", "3", "-1 7 x", "3 70000 0\n", "3 0 0\n", "3 4711\n", "3 4711 0 x\n", "3 4711 -1\n"}) {
     std::ofstream(epoch_, std::ios::trunc) << text;
     EXPECT_FALSE(announced(epoch_)) << text;
   }

@@ -112,7 +112,7 @@ void Follower::on(const Begin& message) {
   processes_.resize(static_cast<std::size_t>(job_.ranks));
   running_.assign(static_cast<std::size_t>(job_.ranks), false);
   for (int rank = 0; rank < job_.ranks; ++rank) {
-    auto process = local_.start(rank, [this, rank](ExitStatus status) { exited(rank, status); });
+    auto process = local_.start({rank, rank}, [this, rank](ExitStatus status) { exited(rank, status); });
     if (!process) {
       terminal_.say(fmt::format("rank {} could not be started: {}", job_.place.first_rank + rank,
                                 process.error().message));

@@ -32,6 +32,7 @@ actors::NodeAgentConfig agent_config(const Job& job) {
   config.nodes = job.place.nodes;
   config.max_restarts = job.options.max_restarts;
   config.in_place = keeps_processes(job);
+  config.spares = job.options.spares;
   for (const int signal : job.stop_signals) config.forwarded_signals.erase(signal);
   config.term_timeout = nanoseconds_of(job.options.term_timeout_seconds);
   config.first_backoff = nanoseconds_of(job.options.restart_backoff_seconds);
@@ -157,13 +158,22 @@ Result<void> Leader::begin(int generation) {
     terminal_.say(fmt::format("restart {} of {}", agent_->machine().restarts(), job_.options.max_restarts));
   }
   for (Node& node : nodes_) node.exits.clear();
+  replaced_.clear();
   local_.begin(generation_);
   return {};
 }
 
-Result<std::unique_ptr<actors::Process>> Leader::start(int rank, std::function<void(ExitStatus)> exited) {
-  const int node = is_alone() ? 0 : table_->node_of_rank(rank);
-  if (node == 0) return local_.start(rank, std::move(exited));
+Result<std::unique_ptr<actors::Process>> Leader::start(actors::ProcessPlace place,
+                                                       std::function<void(ExitStatus)> exited) {
+  if (is_alone()) {
+    auto started = local_.start(place, std::move(exited));
+    if (!started && !place.rank)
+      terminal_.say(fmt::format("spare {} could not be started: {}", place.slot, started.error().message));
+    return started;
+  }
+  const int rank = place.slot;
+  const int node = table_->node_of_rank(rank);
+  if (node == 0) return local_.start(place, std::move(exited));
   const int local_rank = rank - member(node).first_rank;
   Node& remote = nodes_[static_cast<std::size_t>(node)];
   if (local_rank == 0) {
@@ -184,50 +194,81 @@ void Leader::not_started(int rank, const core::Error& error) {
   terminal_.say(fmt::format("{} could not be started: {}", name_of_rank(rank, host_of(rank)), error.message));
 }
 
-actors::Standing Leader::standing_of_others(int rank) {
+actors::Standing Leader::standing_of(const std::vector<int>& slots) {
   if (!keeps_processes(job_)) return {};
+  using State = Membership::State;
   actors::Standing standing{true, true};
-  for (int other = 0; other < job_.ranks; ++other) {
-    if (other == rank) continue;
-    const auto member = actors::declared(member_file(job_, other));
-    standing.is_formed &= member && member->epoch == epoch_of(generation_.number);
-    standing.all_stay &= member && member->state != Membership::State::left;
+  for (const int slot : slots) {
+    const auto member = actors::declared(member_file(job_, slot));
+    standing.is_formed &= member && member->epoch == epoch_of(generation_.number) &&
+                          member->state != State::forming && member->state != State::stands_by;
+    standing.all_stay &= member && member->state != State::left;
   }
   return standing;
 }
 
 /// The last rank is asked first: mostly it does not wait, and no other needs to be.
-std::vector<bool> Leader::waiting_ranks() {
-  std::vector<bool> waiting(static_cast<std::size_t>(job_.ranks), false);
+std::vector<bool> Leader::waiting_of(const std::vector<int>& slots) {
+  std::vector<bool> waiting(slots.size(), false);
   int others = 0;
-  for (int rank = job_.ranks - 1; rank >= 0 && others < 2; --rank) {
-    const auto member = actors::declared(member_file(job_, rank));
-    const bool waits = member && member->epoch == epoch_of(generation_.number) &&
-                       member->state == Membership::State::waiting;
-    waiting[static_cast<std::size_t>(rank)] = waits;
-    others += waits ? 0 : 1;
+  for (std::size_t rank = slots.size(); rank-- > 0 && others < 2;) {
+    const auto member = actors::declared(member_file(job_, slots[rank]));
+    waiting[rank] = member && member->epoch == epoch_of(generation_.number) &&
+                    member->state == Membership::State::waiting;
+    others += waiting[rank] ? 0 : 1;
   }
   return waiting;
 }
 
+std::vector<bool> Leader::standing_by(const std::vector<int>& slots) {
+  std::vector<bool> found;
+  for (const int slot : slots) {
+    const auto member = actors::declared(member_file(job_, slot));
+    found.push_back(member && member->state == Membership::State::stands_by);
+  }
+  return found;
+}
+
+bool Leader::stood_by(int slot) {
+  return actors::declared(member_file(job_, slot)).has_value();
+}
+
+void Leader::lost_spare(const actors::SpareLost& lost) {
+  terminal_.say(fmt::format(
+      "spare {} ended: {}; {}", lost.slot, to_string(lost.status),
+      !lost.stood_by
+          ? "it never stood by, so no other is started: only a trainer on the host device whose process can "
+            "stay (ProcessWorldOptions::stays) can be a spare"
+      : lost.is_started_again ? fmt::format("another is started: restart {} of {}",
+                                            agent_->machine().restarts(), job_.options.max_restarts)
+                              : "no restart is left for another (--max-restarts)"));
+}
+
 Result<void> Leader::replacing(const actors::ReplaceRank& replaced) {
+  // The others wait for this, and for nothing else.
+  ports_.back() = TRY(ReservedPort::any());
+  const int control_port = ports_.back().number();
+  TRY(actors::announce_epoch(epoch_file(job_), {epoch_of(replaced.generation),
+                                                static_cast<std::uint16_t>(control_port), replaced.slots}));
   const int rank = replaced.ending.rank;
-  replaced_ = report_of(replaced.ending);
-  report_.ranks = {*replaced_};
+  const int slot = replaced.slots[static_cast<std::size_t>(rank)];
+  replaced_.push_back(report_of(replaced.ending));
+  report_.ranks = {replaced_.back()};
   report_.cause = 0;
   for (const std::string& line : describe(report_)) terminal_.say(line);
-  terminal_.say(fmt::format("rank {} is started again, the others stay: restart {} of {}", rank,
-                            agent_->machine().restarts(), job_.options.max_restarts));
+  terminal_.say(replaced.is_spare
+                    ? fmt::format("spare {} is rank {} now, the others stay", slot, rank)
+                    : fmt::format("rank {} is started again, the others stay: restart {} of {}", rank,
+                                  agent_->machine().restarts(), job_.options.max_restarts));
+  if (replaced.is_spare) local_.becomes(slot, rank);
   report_ = GenerationReport{};
   report_.generation = replaced.generation;
   report_.started = clock_.now();
-  ports_.back() = TRY(ReservedPort::any());
   generation_.number = replaced.generation;
-  generation_.control_port = ports_.back().number();
+  generation_.control_port = control_port;
   generation_.fence_token = posix::unique_name();
   local_.go_on(generation_);
-  return actors::announce_epoch(
-      epoch_file(job_), {epoch_of(generation_.number), static_cast<std::uint16_t>(generation_.control_port)});
+  return {};
 }
 
 void Leader::stopped_while_forming() {
@@ -240,12 +281,12 @@ std::optional<std::int64_t> Leader::committed_step() {
   return file >> step ? std::optional(step) : std::nullopt;
 }
 
-void Leader::withheld(int rank, int signal) {
-  local_.withheld(rank, signal);
+void Leader::withheld(int slot, int signal) {
+  local_.withheld(slot, signal);
 }
 
-void Leader::woken(int rank) {
-  local_.woken(rank);
+void Leader::woken(int slot) {
+  local_.woken(slot);
 }
 
 void Leader::failed(int rank, ExitStatus status) {
@@ -274,10 +315,12 @@ void Leader::ended(const actors::EndGeneration& end) {
 }
 
 RankReport Leader::report_of(const actors::Ending& ending) {
-  // What is known of the process by the rank's number is of its successor.
-  if (ending.generation != generation_.number && replaced_) return *replaced_;
+  // What is known of the process by its slot may be of its successor.
+  for (const RankReport& each : replaced_) {
+    if (each.ending.generation == ending.generation && each.ending.rank == ending.rank) return each;
+  }
   const int node = is_alone() ? 0 : table_->node_of_rank(ending.rank);
-  if (node == 0) return local_.report(ending.rank, ending);
+  if (node == 0) return local_.report(ending.slot, ending);
   RankReport report{ending, member(node).hello.host, 0, {}, {}, {}};
   const Node& remote = nodes_[static_cast<std::size_t>(node)];
   if (ending.kind == actors::Ending::Kind::lost) {

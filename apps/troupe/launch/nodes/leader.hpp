@@ -35,15 +35,18 @@ class Leader final : public actors::Gang {
 
   core::Result<void> begin(int generation) override;
   core::Result<std::unique_ptr<actors::Process>> start(
-      int rank, std::function<void(actors::ExitStatus)> exited) override;
+      actors::ProcessPlace place, std::function<void(actors::ExitStatus)> exited) override;
   void not_started(int rank, const core::Error& error) override;
-  actors::Standing standing_of_others(int rank) override;
-  std::vector<bool> waiting_ranks() override;
+  actors::Standing standing_of(const std::vector<int>& slots) override;
+  std::vector<bool> waiting_of(const std::vector<int>& slots) override;
+  std::vector<bool> standing_by(const std::vector<int>& slots) override;
+  bool stood_by(int slot) override;
+  void lost_spare(const actors::SpareLost& lost) override;
   core::Result<void> replacing(const actors::ReplaceRank& replaced) override;
   void stopped_while_forming() override;
   std::optional<std::int64_t> committed_step() override;
-  void withheld(int rank, int signal) override;
-  void woken(int rank) override;
+  void withheld(int slot, int signal) override;
+  void woken(int slot) override;
   void failed(int rank, actors::ExitStatus status) override;
   void ended(const actors::EndGeneration& end) override;
   void finished(int exit_code) override;
@@ -100,7 +103,7 @@ class Leader final : public actors::Gang {
   std::vector<ReservedPort> ports_;
   Generation generation_;
   GenerationReport report_;
-  std::optional<RankReport> replaced_;  ///< the rank that was replaced last
+  std::vector<RankReport> replaced_;  ///< ranks of generations that were mended
   std::string last_line_;
   int exit_code_ = 1;
   bool is_over_ = false;
