@@ -66,14 +66,18 @@ void ConfigReader::refuse(const std::string& key, std::string_view why) {
 
 Result<void> ConfigReader::check_unknown(const Json& object, const std::string& prefix,
                                          const std::set<std::string_view>& harmless,
-                                         std::map<std::string, std::string>* kept) const {
+                                         std::map<std::string, std::string>* kept) {
   for (const auto& [key, value] : object.items()) {
     if (value.is_null() || seen_.contains(key) || ignored_.contains(prefix + key)) continue;
-    if (!is_harmless(key) && !is_neutral(key, value) && !harmless.contains(key))
+    const bool says_nothing = is_harmless(key) || is_neutral(key, value) || harmless.contains(key);
+    if (!says_nothing && is_of_other_models(key)) {
+      of_others_.push_back(prefix + key);
+    } else if (!says_nothing) {
       return fail(Errc::invalid_argument,
                   "key '{0}{1}' is not known and may change the maths (its value is {2}); if it does not, "
                   "--ignore {0}{1} passes over it",
                   prefix, key, shown(value));
+    }
     if (kept != nullptr) (*kept)[prefix + key] = value.dump(-1, ' ', true, Json::error_handler_t::replace);
   }
   return {};

@@ -57,22 +57,25 @@ class ConfigReader {
   void complain(std::string what);
 
   /// Errc::invalid_argument: the first error, or a key that was not asked for and is neither harmless nor
-  /// neutral (core/models/known_keys.hpp). Those that are, and those in `harmless`, are added to `kept`,
-  /// which may be null.
+  /// neutral nor of other models (core/models/known_keys.hpp). Those that are, and those in `harmless`, are
+  /// added to `kept`, which may be null.
   Result<void> finish(std::map<std::string, std::string>* kept,
                       const std::set<std::string_view>& harmless = {});
+  /// After finish(): the keys of other models that are there and say something.
+  const std::vector<std::string>& of_other_models() const { return of_others_; }
 
  private:
   void complain_kind(const std::string& key, const nlohmann::json& json);
   Result<void> check_unknown(const nlohmann::json& object, const std::string& prefix,
                              const std::set<std::string_view>& harmless,
-                             std::map<std::string, std::string>* kept) const;
+                             std::map<std::string, std::string>* kept);
 
   const nlohmann::json& root_;
   const nlohmann::json* nested_;
   std::string prefix_;
   const std::set<std::string>& ignored_;
   std::set<std::string> seen_;
+  std::vector<std::string> of_others_;
   std::string complaint_;
 };
 

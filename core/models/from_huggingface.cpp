@@ -1,4 +1,8 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <initializer_list>
 
 #include "core/errors.hpp"
 #include "core/models/block_scales.hpp"
@@ -120,13 +124,34 @@ void convert_dense(const Conversion& c) {
   config.mtp_loss_scaling_factor = 0.1;
 }
 
+/// A number that transformers' class knows by several names, the one that it writes first.
+Maybe named(ConfigReader& keys, std::initializer_list<const char*> names) {
+  Maybe agreed;
+  const char* where = nullptr;
+  for (const char* name : names) {
+    const auto value = keys.maybe<std::int64_t>(name);
+    if (!value) continue;
+    if (agreed && *agreed != *value)
+      keys.complain(
+          fmt::format("keys '{}' and '{}' are names of one number, found {} and {}; remove the wrong one",
+                      where, name, *agreed, *value));
+    agreed = value;
+    where = name;
+  }
+  return agreed;
+}
+
+std::int64_t size_named(ConfigReader& keys, std::initializer_list<const char*> names) {
+  const auto value = named(keys, names);
+  return value ? *value : keys.size(*names.begin());
+}
+
 /// What softmax routers have in common. `normalised`: the chosen weights sum to one, as in transformers
 /// unless the file says otherwise.
-void convert_softmax_router(const Conversion& c, const char* experts, bool normalised) {
+void convert_softmax_router(const Conversion& c, std::initializer_list<const char*> experts,
+                            bool normalised) {
   auto& config = c.config();
-  auto count = c.keys.maybe<std::int64_t>(experts);
-  if (!count) count = c.keys.size("num_local_experts");
-  config.num_moe_experts = count;
+  config.num_moe_experts = size_named(c.keys, experts);
   config.moe_router_topk = c.keys.size("num_experts_per_tok");
   config.moe_aux_loss_coeff = c.keys.value_or("router_aux_loss_coef", 0.001);
   config.moe_router_load_balancing_type = "none";
@@ -155,7 +180,7 @@ void convert_qwen2_moe(const Conversion& c) {
   auto& config = c.config();
   config.add_qkv_bias = true;
   c.keys.must_be("qkv_bias", true);
-  convert_softmax_router(c, "num_experts", c.keys.value_or("norm_topk_prob", false));
+  convert_softmax_router(c, {"num_experts"}, c.keys.value_or("norm_topk_prob", false));
   config.moe_ffn_hidden_size = c.keys.size("moe_intermediate_size");
   config.moe_shared_expert_intermediate_size = c.keys.size("shared_expert_intermediate_size");
   config.moe_shared_expert_overlap = true;
@@ -168,7 +193,7 @@ void convert_qwen3_moe(const Conversion& c) {
   auto& config = c.config();
   config.qk_layernorm = true;
   c.keys.must_be("attention_bias", false);
-  convert_softmax_router(c, "num_experts", c.keys.value_or("norm_topk_prob", false));
+  convert_softmax_router(c, {"num_experts", "num_local_experts"}, c.keys.value_or("norm_topk_prob", false));
   config.moe_ffn_hidden_size = c.keys.size("moe_intermediate_size");
   convert_sparse_layers(c);
   c.model.builder.freeze_moe_router = true;
@@ -177,7 +202,7 @@ void convert_qwen3_moe(const Conversion& c) {
 void convert_mixtral(const Conversion& c) {
   auto& config = c.config();
   // Transformers divides the chosen weights by their sum, which is equivalent to softmax after the choice.
-  convert_softmax_router(c, "num_local_experts", true);
+  convert_softmax_router(c, {"num_local_experts", "num_experts"}, true);
   config.moe_ffn_hidden_size = config.ffn_hidden_size;
   config.moe_shared_expert_overlap = false;
   config.apply_rope_fusion = true;
@@ -208,7 +233,7 @@ void convert_expert_groups(const Conversion& c) {
 void convert_sigmoid_router(const Conversion& c) {
   auto& config = c.config();
   auto& keys = c.keys;
-  config.num_moe_experts = keys.size("n_routed_experts");
+  config.num_moe_experts = size_named(keys, {"n_routed_experts", "num_local_experts"});
   config.moe_router_topk = keys.size("num_experts_per_tok");
   config.moe_ffn_hidden_size = keys.size("moe_intermediate_size");
   config.moe_router_topk_scaling_factor = keys.required<double>("routed_scaling_factor");
@@ -263,8 +288,8 @@ void convert_deepseek(Conversion& c) {
   keys.must_be("scoring_func", "sigmoid");
   keys.must_be("moe_layer_freq", 1);
   keys.must_be("seq_aux", true);
-  for (const char* key : {"num_nextn_predict_layers", "num_mtp_layers"})
-    c.next_token_layers = std::max(c.next_token_layers, keys.value_or(key, std::int64_t{0}));
+  c.next_token_layers =
+      std::max(c.next_token_layers, named(keys, {"num_nextn_predict_layers", "num_mtp_layers"}).value_or(0));
   c.model.builder.freeze_moe_router = true;
   convert_latent_attention(c);
 }
@@ -280,7 +305,7 @@ void convert_glm4(const Conversion& c) {
   config.moe_shared_expert_intermediate_size = config.moe_ffn_hidden_size;
   keys.must_be("n_shared_experts", 1);
   fuse(config);
-  config.mtp_num_layers = keys.maybe<std::int64_t>("num_nextn_predict_layers");
+  config.mtp_num_layers = named(keys, {"num_nextn_predict_layers", "num_mtp_layers"});
   if (config.mtp_num_layers) config.mtp_loss_scaling_factor = 0.1;
 }
 
@@ -292,7 +317,7 @@ void convert_qwen3_vl(const Conversion& c) {
   config.deallocate_pipeline_outputs = true;
   config.cp_comm_type = "p2p";
   if (c.model.architecture != Architecture::qwen3_vl_moe) return;
-  convert_softmax_router(c, "num_experts", c.keys.value_or("norm_topk_prob", true));
+  convert_softmax_router(c, {"num_experts", "num_local_experts"}, c.keys.value_or("norm_topk_prob", true));
   config.moe_ffn_hidden_size = c.keys.size("moe_intermediate_size");
   config.moe_router_dtype = "fp32";
   config.moe_permute_fusion = true;
@@ -373,7 +398,18 @@ void leave_out_next_tokens(const Conversion& c) {
   config.mtp_loss_scaling_factor = 0.1;
 }
 
+void pass_over(const ConfigReader& keys, ConvertedModel& result) {
+  result.passed_over = keys.of_other_models();
+  if (result.passed_over.empty()) return;
+  result.warnings.push_back(passed_over_text(result));
+}
+
 }  // namespace
+
+std::string passed_over_text(const ConvertedModel& model) {
+  return fmt::format("keys of other models, which transformers' {} does not read, are passed over: {}",
+                     facts_of(model.config.architecture).name, fmt::join(model.passed_over, ", "));
+}
 
 Result<std::string> with_keys(std::string_view text, const std::map<std::string, std::string>& keys) {
   auto json = TRY(parse_json_object(text, "config.json"));
@@ -405,6 +441,7 @@ Result<ConvertedModel> from_huggingface(std::string_view given, const ConvertOpt
   TRY(check_quantization(keys, text, result.warnings));
   if (has_vision(model.architecture)) TRY(convert_vision(keys, options, model));
   TRY(keys.finish(&model.kept));
+  pass_over(keys, result);
   TRY(apply_overrides(conversion, result.warnings));
   if (model.architecture == Architecture::deepseek_v3) leave_out_next_tokens(conversion);
   if (model.transformer.num_layers > kMaxLayers)

@@ -72,7 +72,8 @@ void copy_tower(ConfigReader& keys, ModelConfig& model) {
 void check_common_keys(ConfigReader& keys, Architecture architecture) {
   const auto* activation = keys.find("hidden_act");
   if (activation != nullptr && *activation != "swish") keys.must_be("hidden_act", "silu");
-  keys.must_be("mlp_bias", false);
+  if (architecture == Architecture::llama || architecture == Architecture::llama_token_classification)
+    keys.must_be("mlp_bias", false);
   keys.find("attention_bias");  // optional biases were read before; the others are always or never present
   if (is_value_model(architecture)) {
     keys.must_be("classifier_dropout", 0.0);

@@ -50,6 +50,25 @@ const std::set<std::string_view>& harmless_keys() {
   return kKeys;
 }
 
+const std::set<std::string_view>& keys_of_parts() {
+  static const std::set<std::string_view> kKeys{
+      // clang-format off
+      // Experts and routers.
+      "num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok",
+      "moe_intermediate_size", "shared_expert_intermediate_size", "n_shared_experts",
+      "decoder_sparse_step", "mlp_only_layers", "moe_layer_freq", "first_k_dense_replace",
+      "norm_topk_prob", "router_aux_loss_coef", "router_jitter_noise", "n_group", "topk_group",
+      "topk_method", "scoring_func", "seq_aux", "aux_loss_alpha", "routed_scaling_factor",
+      // Compressed keys and values.
+      "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "qk_head_dim",
+      "v_head_dim",
+      // Layers that predict more than one token, biases, vision.
+      "num_nextn_predict_layers", "num_mtp_layers", "qkv_bias", "mlp_bias", "tokens_per_second",
+      // clang-format on
+  };
+  return kKeys;
+}
+
 /// With the value of a model that does not have what the key is about.
 const std::map<std::string_view, Json>& neutral_values() {
   static const std::map<std::string_view, Json> kValues{
@@ -97,6 +116,10 @@ bool is_harmless(std::string_view key) {
   // Attributes of transformers' objects for its own use, such as _flash_attn_2_enabled.
   if (key.starts_with('_') || key.starts_with("unsloth_") || key.ends_with("_version")) return true;
   return harmless_keys().contains(key);
+}
+
+bool is_of_other_models(std::string_view key) {
+  return keys_of_parts().contains(key);
 }
 
 bool is_neutral(std::string_view key, const Json& value) {

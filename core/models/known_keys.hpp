@@ -9,6 +9,10 @@ namespace troupe::core {
 /// written, notes of other programs.
 bool is_harmless(std::string_view key);
 
+/// Whether transformers' class for another model reads the key, about parts that not all models have. Where
+/// they have tensors, those are missed.
+bool is_of_other_models(std::string_view key);
+
 /// Whether a key that no field expresses has a value that changes nothing: no dropout, factors of 1, limits
 /// and features that are absent.
 bool is_neutral(std::string_view key, const nlohmann::json& value);

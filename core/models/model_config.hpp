@@ -112,10 +112,16 @@ struct ConvertedModel {
   std::vector<std::string> warnings;
   std::vector<PositionLimit> limits;  ///< with ConvertOptions::takes_limits
   RotaryDetails rotary;               ///< in the same case
+  /// Keys that transformers' classes for other models read and that for this one does not; a warning has
+  /// them.
+  std::vector<std::string> passed_over;
 };
 
 /// The file with keys replaced, by JSON or a word. Errc::corrupt for text that is not a JSON object.
 Result<std::string> with_keys(std::string_view text, const std::map<std::string, std::string>& keys);
+
+/// A sentence about ConvertedModel::passed_over, which is not empty.
+std::string passed_over_text(const ConvertedModel& model);
 
 /// Megatron's configuration of the model described by `text`, a config.json. Values come, from lowest to
 /// highest precedence, from what all models share, the architecture, its attention, the overrides, and the

@@ -71,14 +71,16 @@ bool has_any(const std::vector<std::int64_t>& windows) {
   return std::find(windows.begin(), windows.end(), 1) != windows.end();
 }
 
-/// A limit that no field expresses.
+/// A limit that no field expresses: transformers trains without it, and follows it in the cache from which it
+/// generates.
 void limit(ConfigReader& keys, const char* key, std::int64_t positions, std::vector<PositionLimit>* limits,
            const ModelConfig& model) {
   if (positions >= model.builder.max_sequence_length && positions > 0) return;
   if (positions > 0 && limits != nullptr) return limits->push_back({key, positions});
-  keys.refuse(key, fmt::format("every layer attends to all that came before, and {} is less than the {} "
-                               "positions of the model",
-                               positions, model.builder.max_sequence_length));
+  keys.refuse(key,
+              fmt::format("transformers trains this architecture without it and generates with a cache of "
+                          "{} of the {} positions; --key {}=null is for a model without it",
+                          positions, model.builder.max_sequence_length, key));
 }
 
 void set_windows(ConfigReader& keys, std::int64_t window, std::vector<std::int64_t> windows,
@@ -101,8 +103,10 @@ void convert_windows(ConfigReader& keys, std::vector<PositionLimit>* limits, Mod
       keys.value_or("max_window_layers",
                     model.architecture == Architecture::qwen2_5_vl ? kFullLayersOfQwen25Vl : kFullLayers);
   auto window = keys.maybe<std::int64_t>("sliding_window");
-  if (const auto chunk = keys.maybe<std::int64_t>("attention_chunk_size"))
-    limit(keys, "attention_chunk_size", *chunk, limits, model);
+  // Classes that make up layer_types do not look at it, and neither do their caches.
+  const bool has_types = rule == Windows::last || rule == Windows::even;
+  const auto chunk = keys.maybe<std::int64_t>("attention_chunk_size");
+  if (chunk && !has_types) limit(keys, "attention_chunk_size", *chunk, limits, model);
   const auto* types = keys.find("layer_types");
   std::vector<std::int64_t> by_type;
   if (types != nullptr && !types->empty()) {
@@ -132,8 +136,7 @@ void convert_windows(ConfigReader& keys, std::vector<PositionLimit>* limits, Mod
                        "whatever it says; set sliding_window to null for none");
   auto windows = layers_by_rule(rule, config.num_layers, boundary);
   if (!by_type.empty()) {
-    const bool reads_types = rule == Windows::last || rule == Windows::even;
-    if (!reads_types && by_type != windows)
+    if (!has_types && by_type != windows)
       return keys.refuse("layer_types", "this architecture has the same attention in every layer");
     if (static_cast<std::int64_t>(by_type.size()) != config.num_layers)
       return keys.refuse("layer_types",

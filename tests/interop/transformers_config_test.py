@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from importlib.util import find_spec
 from pathlib import Path
 
 import transformers
@@ -151,6 +152,66 @@ class TransformersConfig(unittest.TestCase):
                     del values[key]
                     file.write_text(json.dumps(values))
                     self.assertEqual(self.fields_of(folder), whole)
+
+
+# Keys of parts that some classes have, each with another value than the models below have.
+KEYS_OF_PARTS = {"num_experts": 5, "num_local_experts": 5, "n_routed_experts": 5, "num_experts_per_tok": 1,
+                 "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "n_shared_experts": 2,
+                 "decoder_sparse_step": 2, "mlp_only_layers": [0], "moe_layer_freq": 2, "first_k_dense_replace": 0,
+                 "norm_topk_prob": True, "n_group": 4, "topk_group": 2, "topk_method": "greedy", "scoring_func": "softmax",
+                 "routed_scaling_factor": 3.0, "q_lora_rank": 4, "kv_lora_rank": 4, "qk_nope_head_dim": 4,
+                 "qk_rope_head_dim": 4, "qk_head_dim": 9, "v_head_dim": 4, "num_nextn_predict_layers": 1,
+                 "num_mtp_layers": 1, "qkv_bias": False, "mlp_bias": True, "tokens_per_second": 4}
+TINY = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": None}
+TINY_MODELS = {"Llama": {}, "Mistral": {"sliding_window": None}, "Qwen2": {}, "Qwen3": {"head_dim": 8},
+               "Mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+               "Qwen2Moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+                            "shared_expert_intermediate_size": 16},
+               "Qwen3Moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}}
+
+
+@unittest.skipUnless(find_spec("torch"), "needs torch")
+class KeysOfOtherModels(unittest.TestCase):
+    """What we pass over is what the class does not read, and the other way round."""
+
+    def logits(self, name, values, weights=None):
+        import torch
+        torch.manual_seed(1)
+        config = getattr(transformers, name + "Config")(**{**TINY, **TINY_MODELS[name], **values})
+        model = getattr(transformers, name + "ForCausalLM")(config).eval()
+        if weights is not None:
+            model.load_state_dict(weights)
+        with torch.no_grad():
+            return model.state_dict(), model((torch.arange(40)[None] * 7 + 3) % 64).logits
+
+    def fields(self, folder, values):
+        file = Path(folder) / "changed.json"
+        file.write_text(json.dumps({**json.loads((Path(folder) / "config.json").read_text()), **values}))
+        fields = json.loads(troupe(file, "--to", "megatron", "--json"))
+        fields.pop("huggingface")
+        return fields
+
+    def test_are_passed_over_where_the_class_does_not_read_them(self):
+        read = 0
+        for name, own in TINY_MODELS.items():
+            with tempfile.TemporaryDirectory() as folder:
+                config = getattr(transformers, name + "Config")(**{**TINY, **own}, architectures=[name + "ForCausalLM"])
+                config.save_pretrained(folder)
+                plain = self.fields(folder, {})
+                weights, expected = self.logits(name, {})
+                for key, value in KEYS_OF_PARTS.items():
+                    try:
+                        ignores = self.logits(name, {key: value}, weights)[1].equal(expected)
+                    except (RuntimeError, ValueError, TypeError):
+                        ignores = False
+                    try:
+                        passed_over = self.fields(folder, {key: value}) == plain
+                    except AssertionError:
+                        passed_over = False
+                    read += not ignores
+                    self.assertEqual(passed_over, ignores, f"{key} of {name}")
+        self.assertGreater(read, 10)
 
 
 if __name__ == "__main__":

@@ -247,7 +247,9 @@ Result<HuggingFaceConfig> read_huggingface_config(std::string_view text, const R
                 core::facts_of(read.architecture).name);
   TRY(check_training(read));
   const auto blocks = TRY(core::scaled_blocks(replaced));
-  return HuggingFaceConfig{model_of(converted), converted.limits, token_of(read, "eos_token_id"), blocks};
+  auto passed_over = converted.passed_over.empty() ? std::string() : core::passed_over_text(converted);
+  return HuggingFaceConfig{model_of(converted), converted.limits, token_of(read, "eos_token_id"), blocks,
+                           std::move(passed_over)};
 }
 
 Result<std::string> write_huggingface_config(const ModelConfig& config, core::DType dtype) {

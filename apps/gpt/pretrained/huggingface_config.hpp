@@ -31,6 +31,7 @@ struct HuggingFaceConfig {
   std::optional<std::int32_t> end_of_text;
   /// Present for matrices in fp8 that have a factor for each block.
   std::optional<core::ScaledBlocks> blocks;
+  std::string passed_over;  ///< a sentence about keys of other models; empty: there are none
 };
 
 /// The longest context used by default; models support much longer ones.

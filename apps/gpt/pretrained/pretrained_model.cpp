@@ -36,8 +36,8 @@ Result<std::size_t> choose_context(const HuggingFaceConfig& config, std::size_t 
     if (asked > 0)
       return fail(Errc::invalid_argument,
                   "key '{}' changes the maths beyond {} positions, and the trainer's attention has no such "
-                  "limit, found --context {}; use {} or less",
-                  key, most, asked, most);
+                  "limit, found --context {}; use {} or less, or --key {}=null to train a model without it",
+                  key, most, asked, most, key);
     context = most;
     notes.push_back(
         fmt::format("key '{}' is followed up to {} positions, so this is the context", key, most));
@@ -99,6 +99,7 @@ Result<std::unique_ptr<PretrainedModel>> PretrainedModel::open(const std::string
                                                                const ReadingOptions& options) {
   auto found = TRY(open_model_directory(directory, options.keys));
   auto config = TRY(read_huggingface_config(found.config, {{}, options.ignored}));
+  if (!config.passed_over.empty()) found.notes.push_back(config.passed_over);
   config.model.context = TRY(choose_context(config, context, found.notes));
   TRY(validate(config.model));
   TRY(check_tensors(found.source, config, found.notes));

@@ -74,6 +74,15 @@ TEST(HuggingFaceConfig, SaysWhichBiasesAndNormsAnArchitectureHas) {
   EXPECT_FALSE(mistral.model.query_key_value_bias || mistral.model.query_key_norm);
 }
 
+TEST(HuggingFaceConfig, SaysWhichKeysOfOtherModelsArePassedOver) {
+  const auto plain = read_huggingface_config(config_of("LlamaForCausalLM")).value();
+  const auto read = read_huggingface_config(config_of("LlamaForCausalLM", {{"num_experts", 8}})).value();
+
+  EXPECT_EQ(plain.passed_over, "");
+  EXPECT_THAT(read.passed_over, HasSubstr("LlamaForCausalLM does not read, are passed over: num_experts"));
+  EXPECT_EQ(read.model.experts.count, 0U);
+}
+
 TEST(HuggingFaceConfig, SaysWhichExpertsAnArchitectureHas) {
   const auto experts = [](const std::string& architecture, const Json& more) {
     return read_huggingface_config(config_of(architecture, more)).value().model.experts;

@@ -4,7 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "core/models/model_config.hpp"
 #include "tests/core/models/example_configs.hpp"
@@ -14,6 +19,7 @@ namespace {
 
 using Json = nlohmann::json;
 using testing::AllOf;
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -147,6 +153,103 @@ TEST(HarmlessKeys, ThatChangeTheMathsWithAnotherValueAreRefusedByName) {
     EXPECT_THAT(refusal(changed("deepseek-coder-1.3b", {{key, value}})), HasSubstr("key '" + key + "'"));
 }
 
+/// A value that would change the maths of a class that reads the key.
+const Json& keys_of_parts() {
+  static const Json kKeys = {{"num_experts", 5},
+                             {"num_local_experts", 5},
+                             {"n_routed_experts", 5},
+                             {"num_experts_per_tok", 3},
+                             {"moe_intermediate_size", 7},
+                             {"shared_expert_intermediate_size", 7},
+                             {"n_shared_experts", 2},
+                             {"decoder_sparse_step", 2},
+                             {"mlp_only_layers", {0}},
+                             {"moe_layer_freq", 2},
+                             {"first_k_dense_replace", 1},
+                             {"norm_topk_prob", true},
+                             {"n_group", 4},
+                             {"router_jitter_noise", 0.1},
+                             {"router_aux_loss_coef", 0.5},
+                             {"topk_group", 2},
+                             {"topk_method", "greedy"},
+                             {"scoring_func", "softmax"},
+                             {"seq_aux", false},
+                             {"aux_loss_alpha", 0.1},
+                             {"routed_scaling_factor", 3.0},
+                             {"q_lora_rank", 4},
+                             {"kv_lora_rank", 4},
+                             {"qk_nope_head_dim", 4},
+                             {"qk_rope_head_dim", 4},
+                             {"qk_head_dim", 9},
+                             {"v_head_dim", 4},
+                             {"num_mtp_layers", 1},
+                             {"tokens_per_second", 4},
+                             {"num_nextn_predict_layers", 1},
+                             {"qkv_bias", true},
+                             {"mlp_bias", true}};
+  return kKeys;
+}
+
+// Read off the classes of transformers 5.24; tests/interop asks the classes themselves.
+TEST(KeysOfOtherModels, ArePassedOverWithAWord) {
+  const std::set<std::string> router{"num_experts",         "num_experts_per_tok", "moe_intermediate_size",
+                                     "decoder_sparse_step", "mlp_only_layers",     "norm_topk_prob",
+                                     "router_aux_loss_coef"};
+  auto qwen2_moe = router, qwen3_moe = router;
+  qwen2_moe.insert({"shared_expert_intermediate_size", "qkv_bias"});
+  qwen3_moe.insert("num_local_experts");
+  const std::map<std::string, std::set<std::string>> own{
+      {"deepseek-coder-1.3b", {"mlp_bias"}},
+      {"Mistral-7B-v0.3", {}},
+      {"Qwen2.5-7B", {}},
+      {"Qwen3-8B", {}},
+      {"Mixtral-8x7B",
+       {"num_local_experts", "num_experts", "num_experts_per_tok", "router_aux_loss_coef",
+        "router_jitter_noise"}},
+      {"Qwen2-57B-A14B", qwen2_moe},
+      {"Qwen3-30B-A3B", qwen3_moe},
+  };
+
+  for (const auto& [model, keys] : own) {
+    for (const auto& [key, value] : keys_of_parts().items()) {
+      if (keys.contains(key)) continue;
+      const auto converted = from_huggingface(changed(model, {{key, value}}), {});
+      ASSERT_TRUE(converted) << model << ": " << converted.error().message;
+      EXPECT_THAT(converted->passed_over, ElementsAre(key)) << model;
+      EXPECT_THAT(converted->warnings, Contains(AllOf(HasSubstr("of other models"), HasSubstr(": " + key))));
+      expect_the_model(model, {{key, value}});
+    }
+  }
+}
+
+TEST(KeysOfOtherModels, ThatSayNothingAreNotMentioned) {
+  const Json nothing = {{"num_nextn_predict_layers", 0},    {"mlp_bias", false},      {"qkv_bias", false},
+                        {"mlp_only_layers", Json::array()}, {"q_lora_rank", nullptr}, {"use_qk_norm", false}};
+
+  const auto converted = from_huggingface(changed("Qwen3-8B", nothing), {});
+
+  ASSERT_TRUE(converted) << converted.error().message;
+  EXPECT_THAT(converted->passed_over, IsEmpty());
+}
+
+TEST(NamesOfOneNumber, MustAgree) {
+  EXPECT_EQ(convert(with(without(published("Mixtral-8x7B"), "num_local_experts"), "num_experts", "6"))
+                .transformer.num_moe_experts,
+            6);
+  EXPECT_EQ(convert(with(without(published("Qwen3-30B-A3B"), "num_experts"), "num_local_experts", "64"))
+                .transformer.num_moe_experts,
+            64);
+  EXPECT_EQ(convert(with(published("GLM-4.5-Air"), "num_local_experts", "128")).transformer.num_moe_experts,
+            128);
+  for (const auto& [model, key] :
+       {std::pair{"Mixtral-8x7B", "num_experts"}, std::pair{"Qwen3-30B-A3B", "num_local_experts"},
+        std::pair{"DeepSeek-V3", "num_local_experts"}, std::pair{"GLM-4.5-Air", "num_local_experts"},
+        std::pair{"DeepSeek-V3", "num_mtp_layers"}, std::pair{"GLM-4.5-Air", "num_mtp_layers"}})
+    EXPECT_THAT(refusal(with(published(model), key, "5")),
+                AllOf(HasSubstr(key), HasSubstr("names of one number")))
+        << model;
+}
+
 TEST(Quantization, ThatCannotBeReadIsRefusedByName) {
   for (const char* method : {"gptq", "awq", "bitsandbytes", "compressed-tensors", "mxfp4"}) {
     const Json values = {{"quantization_config", {{"quant_method", method}, {"bits", 4}}}};
@@ -261,6 +364,16 @@ TEST(Windows, AreGivenToTheLayersThatTransformersGivesThemTo) {
   EXPECT_THAT(windows("Qwen3-8B", {{"sliding_window", 100}}), IsEmpty());
   EXPECT_THAT(convert(without(published("Mistral-7B-v0.3"), "sliding_window")).transformer.window_size,
               ElementsAre(4095, 0));
+}
+
+// A Llama trains without a window in transformers and generates with a cache of that length.
+TEST(Windows, OfAClassWithoutThemAreRefusedWithTheWayToGoOn) {
+  for (const char* key : {"sliding_window", "attention_chunk_size"})
+    EXPECT_THAT(
+        refusal(changed("deepseek-coder-1.3b", {{key, 64}})),
+        AllOf(HasSubstr("generates with a cache of 64"), HasSubstr("--key " + std::string(key) + "=null")));
+  EXPECT_EQ(refusal(changed("Qwen3-8B", {{"attention_chunk_size", 64}})), "no error");
+  EXPECT_EQ(refusal(changed("Qwen2-57B-A14B", {{"attention_chunk_size", 64}})), "no error");
 }
 
 TEST(Windows, ComeBackAsTheConfigJsonThatSaidThem) {
