@@ -69,6 +69,8 @@ core::Result<Restore::Loaded> Restore::take_over(const std::string& attempt, con
   if (topology != nullptr) loaded.restored.topology = *topology;
   loaded.restored.is_local = true;
   loaded.optimizer_steps = {*trained->as_int()};
+  loaded.steps_missed = TRY(
+      core::steps_missed_in(values.find(fmt::format("0.{}", core::kStepsMissedKey)), loaded.optimizer_steps));
   loaded.loss_scaling = TRY(loss_scaling_of(values.find("0.loss_scaling")));
   return loaded;
 }

@@ -166,7 +166,7 @@ core::Result<std::optional<Restore::Loaded>> Restore::try_choice(const std::stri
   } else {
     TRY(finish_load(name));
   }
-  go_on_after(loaded);
+  TRY(go_on_after(loaded));
   auto& passed_over = loaded.restored.passed_over;
   passed_over = std::exchange(passed_over_, {});
   passed_over.insert(passed_over.end(), notes_.begin(), notes_.end());
@@ -217,12 +217,14 @@ core::Result<std::string> Restore::agree(const std::string& attempt, const std::
 }
 
 /// The optimizer and the shards continue with the loaded state.
-void Restore::go_on_after(const Loaded& loaded) {
-  in_.data.restore_optimizer_steps(loaded.optimizer_steps);
+core::Result<void> Restore::go_on_after(const Loaded& loaded) {
+  in_.data.restore_optimizer_steps(loaded.optimizer_steps,
+                                   TRY(core::steps_missed_by(in_.plan.specs, loaded.steps_missed)));
   for (const auto bucket : in_.buckets()) {
     in_.post(messages::Role::parameter_shard, bucket.value,
              messages::StateRestored{core::last_step(core::steps_before(loaded.restored.step))});
   }
+  return {};
 }
 
 /// What Saves wrote about a dynamic loss scale; empty if there was none.
@@ -250,6 +252,12 @@ core::Result<Restore::Loaded> Restore::load(const std::string& attempt, const st
                       name);
   }
   Loaded loaded;
+  if (options_.optimizer) {
+    loaded.optimizer_steps = {*trained->as_int()};
+    loaded.steps_missed =
+        TRY(core::steps_missed_in(counters->find(core::kStepsMissedKey), loaded.optimizer_steps));
+    TRY(core::steps_missed_by(in_.plan.specs, loaded.steps_missed));
+  }
   auto wanted = TRY(want(attempt, manifest, loaded.restored));
   TRY(core::plan_load(manifest, wanted.targets));
   touched_.merge(wanted.keys());
@@ -261,9 +269,7 @@ core::Result<Restore::Loaded> Restore::load(const std::string& attempt, const st
   loaded.restored.step = options_.optimizer ? core::next_step(manifest.step) : core::Step{0};
   if (const auto* common = counters->find("trainer")) loaded.restored.common = *common;
   loaded.restored.topology = manifest.topology;
-  if (!options_.optimizer) return loaded;
-  loaded.optimizer_steps = {*trained->as_int()};
-  loaded.loss_scaling = TRY(loss_scaling_of(counters->find("loss_scaling")));
+  if (options_.optimizer) loaded.loss_scaling = TRY(loss_scaling_of(counters->find("loss_scaling")));
   return loaded;
 }
 

@@ -19,6 +19,7 @@
 #include "actors/session/outcomes.hpp"
 #include "actors/session/wanted.hpp"
 #include "core/checkpoint/cliques.hpp"
+#include "core/checkpoint/steps_missed.hpp"
 #include "core/optimizer/loss_scaler.hpp"
 #include "core/result.hpp"
 
@@ -39,6 +40,7 @@ class Restore {
   struct Loaded {
     Restored restored;
     core::StepCount optimizer_steps{};
+    core::StepsMissed steps_missed{};
     std::optional<core::LossScaler::State> loss_scaling{};
   };
 
@@ -58,7 +60,7 @@ class Restore {
   core::Result<std::string> agree(const std::string& attempt, const std::string& complaint);
   core::Result<void> make_uploads();
   static core::Result<std::optional<core::LossScaler::State>> loss_scaling_of(const core::Value* values);
-  void go_on_after(const Loaded& loaded);
+  core::Result<void> go_on_after(const Loaded& loaded);
 
   // For a checkpoint.
   core::Result<void> compare(const std::string& attempt, const std::string& name,

@@ -60,6 +60,8 @@ core::Result<messages::SaveBegan> Saves::message(const Progress& progress, const
   Value::Map values{{"step", progress.over.value},
                     {"optimizer_steps", progress.optimizer_steps.value},
                     {"trainer", common}};
+  if (!progress.steps_missed.empty())
+    values.set(core::kStepsMissedKey, core::value_of(progress.steps_missed));
   if (const auto& scaling = progress.loss_scaling) {
     values.set("loss_scaling", Value::Map{{"scale", scaling->scale},
                                           {"growth_tracker", scaling->finite_steps},

@@ -7,6 +7,7 @@
 #include "actors/session/context.hpp"
 #include "actors/session/outcomes.hpp"
 #include "core/checkpoint/manifest.hpp"
+#include "core/checkpoint/steps_missed.hpp"
 #include "core/ids.hpp"
 #include "core/optimizer/loss_scaler.hpp"
 #include "core/result.hpp"
@@ -20,7 +21,8 @@ class Saves {
   /// How far the job has progressed.
   struct Progress {
     core::StepCount over{};
-    core::StepCount optimizer_steps{};                      ///< without steps that were not committed
+    core::StepCount optimizer_steps{};  ///< without steps that were not committed
+    core::StepsMissed steps_missed{};
     std::optional<core::LossScaler::State> loss_scaling{};  ///< with a dynamic scale
   };
 

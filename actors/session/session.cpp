@@ -415,6 +415,7 @@ core::Result<std::optional<Restored>> Session::restore(const RestoreOptions& opt
   s.adopted = true;
   s.step = loaded->restored.step;
   s.optimizer_steps = loaded->optimizer_steps;
+  s.steps_missed = std::move(loaded->steps_missed);
   if (loaded->loss_scaling) TRY(s.scaler.restore(*loaded->loss_scaling));
   return std::optional(std::move(loaded->restored));
 }

@@ -27,6 +27,7 @@
 #include "actors/session/work_router.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "actors/shell/tracer.hpp"
+#include "core/checkpoint/steps_missed.hpp"
 #include "core/optimizer/loss_scaler.hpp"
 #include "core/step_count.hpp"
 
@@ -92,7 +93,7 @@ struct Session::Parts {
   core::Result<void> write_memory(core::ParameterIndex index,
                                   const std::function<void(std::int64_t, std::span<float>)>& fill);
   Saves::Progress progress() const {
-    return {core::steps_before(step), optimizer_steps,
+    return {core::steps_before(step), optimizer_steps, steps_missed,
             scaler.is_dynamic() ? std::optional(scaler.state()) : std::nullopt};
   }
 
@@ -128,6 +129,7 @@ struct Session::Parts {
   core::Lane lane{-1};
   bool adopted = false;  ///< the optimizer has the parameters' values
   core::StepCount optimizer_steps{};
+  core::StepsMissed steps_missed;
   std::uint64_t restores = 0;
   std::vector<messages::LaneLoss> losses;
   double learning_rate = 0;  ///< of the step

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "actors/world/storage/posix.hpp"
+#include "core/checkpoint/steps_missed.hpp"
 #include "core/interop/dcp_metadata.hpp"
 #include "tests/checkpoint/checkpoint_tool.hpp"
 #include "tests/simulation/scripted_job.hpp"
@@ -41,17 +42,34 @@ std::set<std::string> names_of(const std::string& directory) {
 
 class TorchsOptimizer : public testing::Test {
  protected:
-  /// A checkpoint of PyTorch with these tensors of one element.
-  std::string foreign(const std::vector<std::pair<std::string, float>>& tensors) {
+  std::string made(const std::vector<std::pair<std::string, float>>& tensors) {
     std::vector<MadeTensor> made;
     for (const auto& [key, value] : tensors) made.push_back({key, core::DType::f32, {1}, floats({value})});
-    const auto checkpoint = make_checkpoint(directory_.path("made"), 1, made);
-    EXPECT_EQ(run_checkpoint({"export", checkpoint, directory_.path("foreign"), "--to", "dcp"}).exit_code, 0);
-    return directory_.path("foreign");
+    return make_checkpoint(directory_.path("made"), 1, made);
+  }
+
+  /// A checkpoint of PyTorch with these tensors of one element.
+  std::string foreign(const std::vector<std::pair<std::string, float>>& tensors) {
+    const auto to = directory_.path("foreign");
+    EXPECT_EQ(run_checkpoint({"export", made(tensors), to, "--to", "dcp"}).exit_code, 0);
+    return to;
+  }
+
+  /// The same as a file, which has nothing but tensors.
+  std::string foreign_file(const std::vector<std::pair<std::string, float>>& tensors) {
+    const auto checkpoint = made(tensors);
+    return checkpoint + "/" + manifest_at(checkpoint).files.front().name;
   }
 
   Output import(const std::string& from) {
     return run_checkpoint({"import", from, directory_.path("out"), "--optimizer", "torch"});
+  }
+
+  /// What an imported checkpoint says of steps that parameters missed.
+  static core::Value missed_in(const std::string& checkpoint) {
+    const auto common = manifest_at(checkpoint).common;
+    const auto* missed = common.find(core::kStepsMissedKey);
+    return missed != nullptr ? *missed : core::Value();
   }
 
   ScratchFolder directory_;
@@ -155,26 +173,44 @@ TEST_F(TorchsOptimizer, OfParametersThatAreNotThereIsRefusedByName) {
               HasSubstr("the optimizer's state of 'b', and no tensor of that name"));
 }
 
-TEST_F(TorchsOptimizer, WhoseParametersTookOtherStepsCountsTheMostAndSaysWhichTookFewer) {
-  const auto run = import(foreign({{"model.a", 1},
-                                   {"model.b", 1},
-                                   {"optim.state.a.exp_avg", 1},
-                                   {"optim.state.a.step", 3},
-                                   {"optim.state.b.exp_avg", 1},
-                                   {"optim.state.b.step", 4}}));
+TEST_F(TorchsOptimizer, WhoseParametersTookOtherStepsKeepsTheirCountsBothWays) {
+  const auto run = import(foreign_file({{"model.a", 1},
+                                        {"model.b", 1},
+                                        {"optim.state.a.exp_avg", 1},
+                                        {"optim.state.a.step", 3},
+                                        {"optim.state.b.exp_avg", 1},
+                                        {"optim.state.b.step", 4}}));
 
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.err, HasSubstr("the optimizer took 4 steps, and of some parameters fewer: 'a (3)'"));
+  EXPECT_EQ(missed_in(directory_.path("out/step_00000004")), core::Value(core::Value::Map{{"a", 1}}));
+  // As a session saves it.
+  const auto saved = make_checkpoint(
+      directory_.path("saved"), 6,
+      {{"a", core::DType::f32, {1}, floats({1})},
+       {"b", core::DType::f32, {1}, floats({1})},
+       {"optimizer.state.exp_avg.a", core::DType::f32, {1}, floats({1})},
+       {"optimizer.state.exp_avg.b", core::DType::f32, {1}, floats({1})}},
+      core::Value::Map{
+          {"step", 6}, {"optimizer_steps", 6}, {core::kStepsMissedKey, core::Value::Map{{"a", 1}}}});
+  const auto torch = directory_.path("torch"), back = directory_.path("back");
+  ASSERT_EQ(run_checkpoint({"export", saved, torch, "--to", "dcp", "--optimizer", "torch"}).exit_code, 0);
+  ASSERT_EQ(run_checkpoint({"import", torch, back}).exit_code, 0);
+  const auto contents = contents_of(back + "/step_00000006");
+  EXPECT_EQ(contents.at("optim.state.a.step"), floats({5}));
+  EXPECT_EQ(contents.at("optim.state.b.step"), floats({6}));
 }
 
-TEST_F(TorchsOptimizer, HasMomentsOfZeroForWhatNeverHadAGradient) {
-  const auto run = import(foreign({{"model.a", 1}, {"model.router", 2}, {"optim.state.a.exp_avg", 3}}));
+TEST_F(TorchsOptimizer, HasMomentsOfZeroAndNoStepsForWhatNeverHadAGradient) {
+  const auto run = import(foreign_file(
+      {{"model.a", 1}, {"model.router", 2}, {"optim.state.a.exp_avg", 3}, {"optim.state.a.step", 4}}));
 
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.err, HasSubstr("the optimizer has nothing of 'router': moments of zero"));
-  const auto contents = contents_of(directory_.path("out/step_00000001"));
+  const auto contents = contents_of(directory_.path("out/step_00000004"));
   EXPECT_EQ(contents.at("optimizer.state.exp_avg.router"), floats({0}));
   EXPECT_EQ(contents.at("optimizer.state.exp_avg.a"), floats({3}));
+  EXPECT_EQ(missed_in(directory_.path("out/step_00000004")), core::Value(core::Value::Map{{"router", 4}}));
 }
 
 TEST_F(TorchsOptimizer, StateFollowsWhatItsParametersAreRenamedTo) {

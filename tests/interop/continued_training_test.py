@@ -66,12 +66,14 @@ def tokens():
     return torch.tensor([make_tokenizer().encode(TEXT).ids + [0]])
 
 
-def take_steps(model, optimizer, count):
-    """Of each step the loss before it."""
+def take_steps(model, optimizer, count, frozen=None):
+    """Of each step the loss before it. `frozen` is a part of names and the steps in which those have no gradient."""
     losses = []
     row = tokens()
-    for _ in range(count):
+    for step in range(count):
         optimizer.zero_grad()
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(frozen is None or frozen[0] not in name or step not in frozen[1])
         logits = model(row[:, :-1]).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), row[:, 1:].flatten())
         loss.backward()
@@ -169,6 +171,26 @@ class ContinuedTraining(unittest.TestCase):
 
     def test_experts_in_one_tensor_with_qwens_names(self):
         self.sharded("Qwen3Moe", "dcp")
+
+    def late(self, part, steps):
+        """Parameters with `part` in their names have no gradient in these of the first steps."""
+        model = make_model("Llama")
+        optimizer = optimizer_of(model)
+        take_steps(model, optimizer, BEFORE, (part, steps))
+        names = [name for name, _ in model.named_parameters()]
+        state = {names[i]: values for i, values in optimizer.state_dict()["state"].items()}
+        counts = {names[i]: int(values["step"]) for i, values in optimizer.state_dict()["state"].items()}
+        self.assertTrue(all(counts.get(name, 0) == BEFORE - len(steps) for name in names if part in name), counts)
+        dcp.save({"model": model.state_dict(), "optim": {"state": state}}, checkpoint_id=self.path / "foreign",
+                 no_dist=True)
+        losses = take_steps(model, optimizer, AFTER)
+        self.compare(self.continued("Llama", self.path / "foreign"), losses)
+
+    def test_parameters_that_took_fewer_steps(self):
+        self.late("layers.1.", {0, 1, 2, 3})
+
+    def test_parameters_that_never_had_a_gradient(self):
+        self.late("layers.1.mlp", set(range(BEFORE)))
 
     def test_a_file_of_torch_save_with_numbers(self):
         model = make_model("Llama")

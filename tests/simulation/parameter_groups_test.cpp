@@ -3,8 +3,12 @@
 
 #include <set>
 
+#include "actors/planes/checkpoint/directory.hpp"
 #include "actors/world/simulation/storage.hpp"
+#include "core/checkpoint/steps_missed.hpp"
 #include "core/random.hpp"
+#include "tests/actors/planes/checkpoint/stored_checkpoint.hpp"
+#include "tests/core/checkpoint/saved_job.hpp"
 #include "tests/simulation/scripted_job.hpp"
 
 namespace troupe::actors {
@@ -137,6 +141,67 @@ TEST(ParameterGroupsOfAJob, GoOnWithTheSameBitsOnOtherRanksOfDdpAndZero1) {
         }
       }
     }
+  }
+}
+
+/// What the checkpoint says of steps that parameters did not take.
+void set_steps_missed(Storage& disk, const std::string& name, core::Value missed) {
+  auto manifest = read_manifest(disk, name).value();
+  manifest.common.as_map()->set(core::kStepsMissedKey, std::move(missed));
+  ASSERT_TRUE(write_whole(disk, path_in(name, core::kManifestName), core::bytes_in(core::to_text(manifest))));
+}
+
+JobOutcome<ScriptResult> run_on(Storage& disk, int ranks, const Script& script) {
+  SimulationOptions simulation;
+  simulation.ranks = {ranks};
+  simulation.storage = &disk;
+  return simulate_script(std::move(simulation), script);
+}
+
+/// AdamW divides moments by what they can have reached in the steps that the parameter took.
+TEST(StepsThatParametersMissed, AreNotCountedForThemAndStayInCheckpoints) {
+  auto script =
+      script_of({{1, {.kind = OptimizerKind::adamw, .weight_decay = 0.1}}, {0.5, {}}}, {0, 1, 0, 1});
+  script.steps = 7;
+  script.save_after = 3;
+  script.steps_missed = {0, 3, 2, 0};
+  const auto expected = expected_values(script);
+  auto saving = script;
+  saving.steps = 3;
+  for (const auto strategy : {core::Strategy::ddp, core::Strategy::zero1, core::Strategy::zero3}) {
+    SimulatedStorage disk({});
+    ASSERT_EQ(problems_of(run_on(disk, 2, saving).report), "");
+    set_steps_missed(disk, "step_00000003", core::value_of(core::StepsMissed{{"bias", 3}, {"tall", 2}}));
+    auto going_on = script;
+    going_on.restore = true;
+    going_on.session.training.strategy = strategy;
+    for (auto& parameter : going_on.parameters) parameter.unit = core::UnitIndex{0};
+    going_on.steps = going_on.save_after = 5;
+    ASSERT_EQ(problems_of(run_on(disk, 3, going_on).report), "");
+    going_on.steps = 7;
+
+    const auto outcome = run_on(disk, 4, going_on);
+
+    ASSERT_EQ(problems_of(outcome.report), "");
+    EXPECT_EQ(outcome.ranks[0].outcomes.size(), 2U) << "from the second checkpoint";
+    for (const auto& rank : outcome.ranks) EXPECT_EQ(rank.after.back(), expected);
+  }
+}
+
+TEST(StepsThatParametersMissed, AreRefusedWhereTheyAreMoreThanThereWere) {
+  auto script = script_of({}, {});
+  script.save_after = 3;
+  for (const core::Value& wrong : {core::Value(core::Value::Map{{"bias", 4}}), core::Value("bias"),
+                                   core::Value(core::Value::Map{{"bias", -1}})}) {
+    SimulatedStorage disk({});
+    ASSERT_EQ(problems_of(run_on(disk, 2, script).report), "");
+    set_steps_missed(disk, "step_00000003", wrong);
+    auto going_on = script;
+    going_on.restore = true;
+
+    const auto outcome = run_on(disk, 2, going_on);
+
+    EXPECT_THAT(problems_of(outcome.report), testing::HasSubstr(core::kStepsMissedKey));
   }
 }
 

@@ -253,9 +253,11 @@ Values expected_values(const Script& script) {
         step_matrix(group, spec, rate, gradient, master, momentum);
         continue;
       }
+      const bool is_later = static_cast<std::int64_t>(step) >= script.save_after;
+      const auto missed = is_later && !script.steps_missed.empty() ? script.steps_missed[p] : 0;
       for (std::size_t i = 0; i < count; ++i) {
-        master[i] = optimized(group.optimizer, rate, static_cast<int>(step) + 1, master[i], gradient[i],
-                              moments[i], spec.weight_decay);
+        master[i] = optimized(group.optimizer, rate, static_cast<int>(step + 1 - missed), master[i],
+                              gradient[i], moments[i], spec.weight_decay);
       }
     }
     if (spec.gather_dtype) master = tests::reference_mx(*spec.gather_dtype, master).values;

@@ -37,6 +37,8 @@ struct Script {
   std::function<std::string(core::Rank, core::Step)> refusal = [](auto, auto) { return std::string(); };
   std::int64_t save_after = 0;  ///< steps; 0: nothing is saved
   bool restore = false;         ///< begin with the newest checkpoint, which there is
+  /// By parameter, what the checkpoint after `save_after` steps says of the optimizer's steps; empty: none.
+  std::vector<std::int64_t> steps_missed;
 };
 
 using Values = std::vector<std::vector<float>>;  ///< of all parameters

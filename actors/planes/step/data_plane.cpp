@@ -206,7 +206,8 @@ gpu::EventView DataPlane::updated(core::BucketIndex bucket) const {
   return state_->tensors.get();
 }
 
-void DataPlane::restore_optimizer_steps(core::StepCount steps) {
+void DataPlane::restore_optimizer_steps(core::StepCount steps, std::vector<std::int64_t> missed) {
+  state_->steps_missed = std::move(missed);
   for (auto& bucket : state_->buckets) bucket->optimizer_steps = steps.value;
 }
 

@@ -174,8 +174,9 @@ class DataPlane {
   /// Completes when the last enqueued update of the bucket is done. For the trainer's own tensors, what
   /// mark_tensors() marked; null without "compute".
   gpu::EventView updated(core::BucketIndex bucket) const;
-  /// The optimizer of a loaded state has taken this many steps. Before the first step.
-  void restore_optimizer_steps(core::StepCount steps);
+  /// The optimizer of a loaded state has taken this many steps, of which single parameters missed some: by
+  /// parameter, or none. Before the first step.
+  void restore_optimizer_steps(core::StepCount steps, std::vector<std::int64_t> missed);
   /// Digests the bucket's present parameters.
   BucketDigest bucket_digest(core::BucketIndex bucket) const;
   /// Device memory that this rank has taken.

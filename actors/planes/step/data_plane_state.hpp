@@ -178,6 +178,8 @@ struct DataPlane::State {
   std::vector<gpu::Stream> communication;  ///< by the program's streams
   gpu::Stream update;
   std::vector<std::unique_ptr<Bucket>> buckets;
+  /// By parameter, of the optimizer's steps; empty: none. Not changed any more when there is a step.
+  std::vector<std::int64_t> steps_missed;
   std::array<gpu::Event, Arena::kScratchCredits>
       credit_free;                       ///< on "update": the exchange's bytes were read
   std::vector<gpu::Event> slot_cleared;  ///< as Bucket::cleared, by slot of the pool of gradients

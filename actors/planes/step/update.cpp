@@ -109,6 +109,7 @@ void DataPlane::State::step_segment(core::BucketIndex bucket, const Segment& seg
   for (std::size_t i = 0; i < buffer.states.size(); ++i)
     states.push_back(part(arena.optimizer_state(bucket, i)));
   const auto& spec = plan.specs[segment.parameter.value];
+  if (!steps_missed.empty()) step -= steps_missed[segment.parameter.value];
   {
     const auto scratch = arena.optimizer_scratch();
     std::unique_lock lock(scratch_mutex, std::defer_lock);

@@ -175,10 +175,15 @@ class Adopted {
     }
     if (!fewer.empty())
       source_.notes.push_back(fmt::format(
-          "the optimizer took {} steps, and of some parameters fewer: {}; Troupe counts them once for all "
-          "parameters, so that the next steps of these are larger than they were to be",
+          "the optimizer took {} steps, and of some parameters fewer: {}; they go on from their own counts",
           *steps_, some_of(fewer)));
+    for (const auto& [parameter, steps] : counts) note_missed(parameter, *steps_ - steps);
     return {};
+  }
+
+  void note_missed(const std::string& parameter, std::int64_t missed) {
+    const auto found = tensors_.find(parameter);
+    if (missed > 0 && found != tensors_.end()) missed_.emplace(found->second, missed);
   }
 
   std::string name_of(const std::string& parameter) const {
@@ -234,6 +239,7 @@ class Adopted {
         const auto* tensor = source_.manifest.find(key);
         if (tensor == nullptr) continue;
         named.insert(key.substr(model_.size()));
+        if (kinds[key].empty() && steps_.value_or(0) > 0) missed_.emplace(key, *steps_);
         zeros_.push_back({kind, key, *tensor});
       }
     }
@@ -289,7 +295,12 @@ class Adopted {
       const auto found = names.find(key);
       return found == names.end() ? key : found->second;
     }));
+    place_missed();
     return place_zeros();
+  }
+
+  void place_missed() {
+    for (const auto& [key, steps] : missed_) source_.steps_missed.emplace(model_name(key), steps);
   }
 
   Result<void> place_zeros() {
@@ -318,6 +329,7 @@ class Adopted {
   std::set<std::string> parameters_;            ///< as the state calls them
   std::map<std::string, std::string> tensors_;  ///< their keys
   std::optional<std::int64_t> steps_;
+  core::StepsMissed missed_;  ///< by their keys
   ParameterGroups groups_;
   std::vector<Zero> zeros_;
   std::optional<std::uint32_t> zero_file_;

@@ -130,6 +130,7 @@ struct ImportArguments {
 void set_values(Source& source, std::int64_t optimizer_steps) {
   auto& common = source.manifest.common;
   Value::Map values{{"step", source.manifest.step.value}, {"optimizer_steps", optimizer_steps}};
+  if (!source.steps_missed.empty()) values.set(core::kStepsMissedKey, core::value_of(source.steps_missed));
   values.set(kTrainerKey, std::move(common));
   if (source.torch) values.set(kTorchStateKey, value_of(*source.torch));
   common = std::move(values);

@@ -221,10 +221,9 @@ class DcpWriter {
     }
     if (source_.form == SourceForm::safetensors) return {};
     TRY(write_item(file, {kDcpValuesKey}, dcp_values_of(source_.manifest), at));
-    const auto* steps = common.find("optimizer_steps");
-    if (names_ != DcpNames::torch || steps == nullptr || !steps->as_int()) return {};
-    for (auto& name : torch_step_names(source_.manifest))
-      TRY(write_scalar(file, std::move(name), static_cast<float>(*steps->as_int()), at));
+    if (names_ != DcpNames::torch) return {};
+    for (auto& [name, steps] : TRY(torch_steps(source_.manifest)))
+      TRY(write_scalar(file, std::move(name), static_cast<float>(steps), at));
     return {};
   }
 

@@ -86,12 +86,15 @@ class Splitter {
         continue;
       }
       std::vector<TorchPlace> places;
+      const auto missed = source_.steps_missed.find(tensor.key);
       for (const auto& piece : pieces) {
+        if (missed != source_.steps_missed.end()) source_.steps_missed.emplace(piece.name, missed->second);
         auto key = renamed(tensor.key, parameter_of(tensor.key), piece.name);
         places.push_back({key, {}, tensor.shape, {piece.expert, piece.row, 0}, {}});
         tensors.push_back(sliced(tensor, std::move(key), piece));
       }
       places_.emplace(tensor.key, std::move(places));
+      source_.steps_missed.erase(tensor.key);
     }
     std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.key < b.key; });
     const auto twice = std::adjacent_find(tensors.begin(), tensors.end(),
@@ -175,6 +178,10 @@ class Splitter {
     const auto layer = parameter.name.substr(0, parameter.name.size() - kRouter.size());
     auto key = renamed(tensor.key, parameter, std::string(layer) + "block_sparse_moe.gate.weight");
     places_.emplace(tensor.key, std::vector<TorchPlace>{{key, {}, {}, {}, {}}});
+    if (auto missed = source_.steps_missed.extract(tensor.key)) {
+      missed.key() = key;
+      source_.steps_missed.insert(std::move(missed));
+    }
     tensor.key = std::move(key);
   }
 

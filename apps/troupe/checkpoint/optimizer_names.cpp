@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <string>
+#include <utility>
+
+#include "core/errors.hpp"
 
 namespace troupe::apps {
 
@@ -66,14 +70,22 @@ std::vector<TorchName> torch_names(const core::Manifest& manifest) {
   return names;
 }
 
-std::vector<TorchName> torch_step_names(const core::Manifest& manifest) {
-  std::set<std::string_view> parameters;
+core::Result<std::vector<TorchSteps>> torch_steps(const core::Manifest& manifest) {
+  std::vector<TorchSteps> all;
+  const auto* common = manifest.common.as_map();
+  const auto* said = common != nullptr ? common->find("optimizer_steps") : nullptr;
+  if (said == nullptr || !said->as_int()) return all;
+  const auto steps = *said->as_int();
+  const auto missed = TRY(core::steps_missed_in(common->find(core::kStepsMissedKey), {steps}));
+  std::set<std::string> parameters;
   for (const auto& tensor : manifest.tensors) {
-    if (const auto state = own_state(tensor.key)) parameters.insert(state->parameter);
+    if (const auto state = own_state(tensor.key)) parameters.emplace(state->parameter);
   }
-  std::vector<TorchName> names;
-  for (const auto parameter : parameters) names.push_back(torch_name(parameter, kStepKind));
-  return names;
+  for (const auto& parameter : parameters) {
+    const auto found = missed.find(parameter);
+    all.push_back({torch_name(parameter, kStepKind), found == missed.end() ? steps : steps - found->second});
+  }
+  return all;
 }
 
 }  // namespace troupe::apps

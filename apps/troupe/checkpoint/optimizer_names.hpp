@@ -41,7 +41,12 @@ struct TorchName {
 
 /// Names below {"model": ..., "optim": ...}, in the order of the manifest's tensors.
 std::vector<TorchName> torch_names(const core::Manifest& manifest);
-/// The names of the steps of all parameters with state, each once.
-std::vector<TorchName> torch_step_names(const core::Manifest& manifest);
+/// The steps of a parameter.
+struct TorchSteps {
+  TorchName name;
+  std::int64_t steps = 0;
+};
+/// Those of all parameters with state, each once; none if the common values do not say how many there were.
+core::Result<std::vector<TorchSteps>> torch_steps(const core::Manifest& manifest);
 
 }  // namespace troupe::apps

@@ -14,6 +14,7 @@
 #include "actors/world/storage/posix.hpp"
 #include "apps/troupe/checkpoint/torch_state.hpp"
 #include "core/checkpoint/manifest.hpp"
+#include "core/checkpoint/steps_missed.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {
@@ -48,6 +49,7 @@ struct Source {
   /// What was done or found that nobody asked for, in sentences.
   std::vector<std::string> notes{};
   std::optional<std::int64_t> steps{};  ///< done, by a file beside the state
+  core::StepsMissed steps_missed{};  ///< by parameters of an optimizer whose state was given Troupe's names
   /// Present for PyTorch's own forms, and for checkpoints that were imported from them.
   std::optional<TorchState> torch{};
 };
