@@ -103,11 +103,17 @@ Result<void> Corpus::Map::check_unchanged() const {
   return {};
 }
 
-Corpus::Corpus(Tokens text, std::size_t training_tokens)
-    : text_(std::move(text)), training_tokens_(training_tokens) {
-  const std::uint64_t parts[] = {text_.row, training_tokens_};
+std::uint64_t Corpus::hash_of(const Tokens& text, std::size_t training_tokens) {
+  const std::uint64_t parts[] = {text.row, training_tokens};
   const auto shape = core::hash64(std::as_bytes(std::span(parts)));
-  hash_ = core::hash64(text_.map ? text_.map->bytes.bytes() : std::as_bytes(std::span(text_.tokens)), shape);
+  return core::hash64(text.map ? text.map->bytes.bytes() : std::as_bytes(std::span(text.tokens)), shape);
+}
+
+Corpus::Corpus(Tokens text, std::size_t training_tokens)
+    : text_(std::move(text)), training_tokens_(training_tokens), hash_(hash_of(text_, training_tokens_)) {}
+
+std::optional<std::uint64_t> Corpus::evaluation_hash() const {
+  return evaluation_ ? std::optional(hash_of(*evaluation_, 0)) : std::nullopt;
 }
 
 Result<void> Corpus::check_unchanged() const {

@@ -69,6 +69,8 @@ class Corpus {
   /// Hashes the text that is trained on and where its parts begin: equal for equal data, wherever the file
   /// is.
   std::uint64_t hash() const { return hash_; }
+  /// The hash of the file that is evaluated with, if it is one of its own.
+  std::optional<std::uint64_t> evaluation_hash() const;
   /// Errc::io names a mapped file that has other bytes than at open(), or fewer. Called after a batch was
   /// filled, before anything depends on it.
   core::Result<void> check_unchanged() const;
@@ -97,6 +99,7 @@ class Corpus {
   };
 
   Corpus(Tokens text, std::size_t training_tokens);
+  static std::uint64_t hash_of(const Tokens& text, std::size_t training_tokens);
   static core::Result<Map> map_file(const std::string& path);
   static core::Result<Tokens> read(const std::string& path, const CorpusFiles& files, TextCodec& codec);
   static core::Result<std::size_t> training_tokens(const Tokens& tokens, const std::string& path,

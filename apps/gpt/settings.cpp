@@ -91,8 +91,8 @@ void add_model(Collector& all, const Options& options, const ModelConfig& model)
       .add("--layers", model.layers)
       .add("--width", model.width)
       .add("--heads", model.heads)
-      .add("key-value heads", model.key_value_heads)
-      .add("head size", model.head_dimension)
+      .add("heads of keys and values", model.key_heads())
+      .add("size of a head", model.head_size())
       .add("--feed-forward", model.feed_forward)
       .add("--norm", model.norm == Norm::rms ? "rms" : "layer")
       .add("norm epsilon", model.norm_epsilon)
@@ -185,7 +185,6 @@ void add_way(Collector& all, const Options& options, const RunOptions& run) {
       .add("--resume", has_path ? std::string("a path") : run.resume)
       .add("--force-resume", run.force_resume)
       .add("--model", options.model.empty() ? "none" : "given")
-      .add("--evaluation-text", run.evaluation_text.empty() ? "none" : "given")
       .add("--weights-from", options.weights_from.empty() ? "none" : "given")
       .add("--export", run.export_to.directory.empty() ? "none" : "given")
       .add("--checkpoints", run.world.checkpoint_directory.empty() ? "none" : "given")
@@ -233,8 +232,10 @@ Settings settings_of(const Options& options, const RunOptions& run) {
 }
 
 void add_settings(Settings& settings, const Corpus& corpus, core::WorldSize world) {
-  settings.push_back(
-      {"--text", fmt::format("a text with the hash {:016x}", corpus.hash()), ChangeWeight::curve});
+  const auto named = [](std::uint64_t hash) { return fmt::format("a text with the hash {:016x}", hash); };
+  settings.push_back({"--text", named(corpus.hash()), ChangeWeight::curve});
+  const auto evaluated = corpus.evaluation_hash();
+  settings.push_back({"--evaluation-text", evaluated ? named(*evaluated) : "none", ChangeWeight::told});
   settings.push_back({std::string(kRanks), std::to_string(world.value), ChangeWeight::told});
 }
 

@@ -168,6 +168,15 @@ TEST_F(RanksWithOtherTexts, AreRefusedThoughTheirPathsAreTheSameLength) {
   EXPECT_THAT(result.output, HasSubstr("rank 0 has \"--text a text with the hash"));
 }
 
+TEST_F(RanksWithOtherTexts, AreRefusedWhereThoseToEvaluateWithDiffer) {
+  std::ofstream(folder_.path("more")) << sample_text() << "x";
+
+  const auto result = run({{"--evaluation-text", text_}}, {{"--evaluation-text", folder_.path("more")}});
+
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("rank 0 has \"--evaluation-text a text with the hash"));
+}
+
 TEST_F(RanksWithOtherTexts, TrainWhereOnlyPathsDiffer) {
   std::filesystem::copy(text_, folder_.path("copy"));
 
