@@ -3,6 +3,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <random>
 #include <vector>
 
 #include "gpu/kernels.hpp"
@@ -246,6 +247,27 @@ TEST_P(Measure, SquaresOfAllMagnitudesAreExact) {
 
   run([&](auto... stream) { add_squares(values.elements(), sum.view(), stream...); });
 
+  expected.accumulate(numbers);
+  EXPECT_EQ(sum.value(), expected);
+}
+
+TEST_P(Measure, SquaresOfManyValuesNearEachOtherAreExactWhereverTheyAre) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> numbers;
+  // Gradients: each tensor has a scale of its own, some are sparse, and a few values stand out.
+  for (const float scale : {1e-3F, 1e-9F, 1e-19F, 1e-30F, 1e-41F, 1.0F, 1e12F, 1e37F, 1e-38F}) {
+    for (int i = 0; i < 5000; ++i) {
+      const bool is_absent = i > 3000 && i % 3 != 0;
+      numbers.push_back(is_absent ? 0.0F : normal(random) * scale * (i % 997 == 0 ? 1e6F : 1.0F));
+    }
+  }
+  const auto values = vector(DType::f32, numbers);
+  const Single<core::ExactSquareSum> sum(place());
+
+  run([&](auto... stream) { add_squares(values.elements(), sum.view(), stream...); });
+
+  core::ExactSquareSum expected;
   expected.accumulate(numbers);
   EXPECT_EQ(sum.value(), expected);
 }

@@ -23,7 +23,14 @@ struct Fill {
   float filling;
 
   template <int n>
-  __device__ __forceinline__ void run(std::size_t first) const {
+  struct Nothing {};
+
+  template <int n>
+  __device__ __forceinline__ Nothing<n> fetch(std::size_t) const {
+    return {};
+  }
+  template <int n>
+  __device__ __forceinline__ void finish(std::size_t first, const Nothing<n>&) const {
     Floats<n> values;
     for (int i = 0; i < n; ++i) values.value[i] = filling;
     store(destination, first, values);
@@ -35,8 +42,12 @@ struct Cast {
   DeviceArray destination;
 
   template <int n>
-  __device__ __forceinline__ void run(std::size_t first) const {
-    store(destination, first, load<n>(source, first));
+  __device__ __forceinline__ Fetched<n> fetch(std::size_t first) const {
+    return fetched<n>(source, first);
+  }
+  template <int n>
+  __device__ __forceinline__ void finish(std::size_t first, const Fetched<n>& pack) const {
+    store(destination, first, widened(source.format, pack));
   }
 };
 
@@ -53,8 +64,12 @@ struct Round {
   DeviceArray values;
 
   template <int n>
-  __device__ __forceinline__ void run(std::size_t first) const {
-    store(values, first, rounded(narrow, load<n>(values, first)));
+  __device__ __forceinline__ Fetched<n> fetch(std::size_t first) const {
+    return fetched<n>(values, first);
+  }
+  template <int n>
+  __device__ __forceinline__ void finish(std::size_t first, const Fetched<n>& pack) const {
+    store(values, first, rounded(narrow, widened(values.format, pack)));
   }
 };
 
@@ -63,10 +78,14 @@ struct Scale {
   float factor;
 
   template <int n>
-  __device__ __forceinline__ void run(std::size_t first) const {
-    auto pack = load<n>(values, first);
-    for (int i = 0; i < n; ++i) pack.value[i] *= factor;
-    store(values, first, pack);
+  __device__ __forceinline__ Fetched<n> fetch(std::size_t first) const {
+    return fetched<n>(values, first);
+  }
+  template <int n>
+  __device__ __forceinline__ void finish(std::size_t first, const Fetched<n>& pack) const {
+    auto scaled = widened(values.format, pack);
+    for (int i = 0; i < n; ++i) scaled.value[i] *= factor;
+    store(values, first, scaled);
   }
 };
 
@@ -75,91 +94,130 @@ struct Accumulate {
   DeviceArray destination;
 
   template <int n>
-  __device__ __forceinline__ void run(std::size_t first) const {
-    auto sum = load<n>(destination, first);
-    const auto more = load<n>(source, first);
+  struct Terms {
+    Fetched<n> sum, more;
+  };
+
+  template <int n>
+  __device__ __forceinline__ Terms<n> fetch(std::size_t first) const {
+    return {fetched<n>(destination, first), fetched<n>(source, first)};
+  }
+  template <int n>
+  __device__ __forceinline__ void finish(std::size_t first, const Terms<n>& terms) const {
+    auto sum = widened(destination.format, terms.sum);
+    const auto more = widened(source.format, terms.more);
     for (int i = 0; i < n; ++i) sum.value[i] += more.value[i];
     store(destination, first, sum);
   }
 };
 
+/// One pack of each array of an optimizer's step.
 template <int n>
-__device__ __forceinline__ Floats<n> clipped_gradient(const OptimizerArrays& arrays, std::size_t first) {
-  auto gradient = load<n>(arrays.gradient, first);
-  for (int i = 0; i < n; ++i) gradient.value[i] *= arrays.gradient_factor;
-  return gradient;
-}
+struct StepPacks {
+  Fetched<n> gradient, master, first, second;
+};
 
-template <int n>
-__device__ __forceinline__ void store_values(const OptimizerArrays& arrays, std::size_t first,
-                                             const Floats<n>& values) {
-  store(arrays.master, first, values);
-  if (arrays.parameter.data != nullptr) store(arrays.parameter, first, values);
-}
-
-struct SgdStep {
-  SgdFactors factors;
+struct OptimizerStep {
   OptimizerArrays arrays;
 
   template <int n>
-  __device__ __forceinline__ void run(std::size_t first) const {
-    auto direction = clipped_gradient<n>(arrays, first);
-    auto values = load<n>(arrays.master, first);
+  __device__ __forceinline__ StepPacks<n> fetch(std::size_t first) const {
+    return {fetched<n>(arrays.gradient, first), fetched<n>(arrays.master, first),
+            fetched<n>(arrays.first, first), fetched<n>(arrays.second, first)};
+  }
+
+  template <int n>
+  __device__ __forceinline__ Floats<n> clipped_gradient(const StepPacks<n>& packs) const {
+    auto gradient = widened(arrays.gradient.format, packs.gradient);
+    for (int i = 0; i < n; ++i) gradient.value[i] *= arrays.gradient_factor;
+    return gradient;
+  }
+  template <int n>
+  __device__ __forceinline__ Floats<n> master(const StepPacks<n>& packs) const {
+    return widened(arrays.master.format, packs.master);
+  }
+  template <int n>
+  __device__ __forceinline__ Floats<n> first_moment(const StepPacks<n>& packs) const {
+    return widened(arrays.first.format, packs.first);
+  }
+  template <int n>
+  __device__ __forceinline__ Floats<n> second_moment(const StepPacks<n>& packs) const {
+    return widened(arrays.second.format, packs.second);
+  }
+
+  template <int n>
+  __device__ __forceinline__ void store_values(std::size_t first, const Floats<n>& values) const {
+    store(arrays.master, first, values);
+    if (arrays.parameter.data != nullptr) store(arrays.parameter, first, values);
+  }
+};
+
+struct SgdStep : OptimizerStep {
+  SgdFactors factors;
+
+  SgdStep(const SgdFactors& own, const OptimizerArrays& of) : OptimizerStep{of}, factors(own) {}
+
+  template <int n>
+  __device__ __forceinline__ void finish(std::size_t first, const StepPacks<n>& packs) const {
+    auto direction = clipped_gradient(packs);
+    auto values = master(packs);
     if (factors.decay != 0) {
       for (int i = 0; i < n; ++i) {
         direction.value[i] = decayed(direction.value[i], factors.decay, values.value[i]);
       }
     }
     if (arrays.first.data != nullptr) {
-      auto velocity = load<n>(arrays.first, first);
+      auto velocity = first_moment(packs);
       for (int i = 0; i < n; ++i) {
         direction.value[i] = sgd_direction(factors, direction.value[i], velocity.value[i]);
       }
       store(arrays.first, first, velocity);
     }
     for (int i = 0; i < n; ++i) values.value[i] += factors.minus_rate * direction.value[i];
-    store_values(arrays, first, values);
+    store_values(first, values);
   }
 };
 
-struct AdamStep {
+struct AdamStep : OptimizerStep {
   AdamFactors factors;
-  OptimizerArrays arrays;
+
+  AdamStep(const AdamFactors& own, const OptimizerArrays& of) : OptimizerStep{of}, factors(own) {}
 
   template <int n>
-  __device__ __forceinline__ void run(std::size_t first) const {
-    auto gradient = clipped_gradient<n>(arrays, first);
-    auto values = load<n>(arrays.master, first);
-    auto first_moment = load<n>(arrays.first, first);
-    auto second_moment = load<n>(arrays.second, first);
+  __device__ __forceinline__ void finish(std::size_t first, const StepPacks<n>& packs) const {
+    auto gradient = clipped_gradient(packs);
+    auto values = master(packs);
+    auto mean = first_moment(packs);
+    auto square = second_moment(packs);
     if (factors.decay != 0) {
       for (int i = 0; i < n; ++i) {
         gradient.value[i] = decayed(gradient.value[i], factors.decay, values.value[i]);
       }
     }
     for (int i = 0; i < n; ++i) {
-      adam_update(factors, gradient.value[i], values.value[i], first_moment.value[i], second_moment.value[i]);
+      adam_update(factors, gradient.value[i], values.value[i], mean.value[i], square.value[i]);
     }
-    store(arrays.first, first, first_moment);
-    store(arrays.second, first, second_moment);
-    store_values(arrays, first, values);
+    store(arrays.first, first, mean);
+    store(arrays.second, first, square);
+    store_values(first, values);
   }
 };
 
-struct LionStep {
+struct LionStep : OptimizerStep {
   LionFactors factors;
-  OptimizerArrays arrays;
+
+  LionStep(const LionFactors& own, const OptimizerArrays& of) : OptimizerStep{of}, factors(own) {}
 
   template <int n>
-  __device__ __forceinline__ void run(std::size_t first) const {
-    const auto gradient = clipped_gradient<n>(arrays, first);
-    auto values = load<n>(arrays.master, first);
-    auto moment = load<n>(arrays.first, first);
+  __device__ __forceinline__ void finish(std::size_t first, const StepPacks<n>& packs) const {
+    const auto gradient = clipped_gradient(packs);
+    auto values = master(packs);
+    auto moment = first_moment(packs);
     for (int i = 0; i < n; ++i) {
       lion_update(factors, gradient.value[i], values.value[i], moment.value[i]);
     }
     store(arrays.first, first, moment);
-    store_values(arrays, first, values);
+    store_values(first, values);
   }
 };
 
@@ -208,17 +266,17 @@ cudaError_t launch_accumulate(DeviceArray source, DeviceArray destination, std::
 
 cudaError_t launch_sgd_step(SgdFactors factors, const OptimizerArrays& arrays, std::size_t count,
                             const LaunchTarget& target) {
-  return launch_elementwise(shape_of_step(arrays, count), SgdStep{factors, arrays}, target);
+  return launch_elementwise(shape_of_step(arrays, count), SgdStep(factors, arrays), target);
 }
 
 cudaError_t launch_adam_step(AdamFactors factors, const OptimizerArrays& arrays, std::size_t count,
                              const LaunchTarget& target) {
-  return launch_elementwise(shape_of_step(arrays, count), AdamStep{factors, arrays}, target);
+  return launch_elementwise(shape_of_step(arrays, count), AdamStep(factors, arrays), target);
 }
 
 cudaError_t launch_lion_step(LionFactors factors, const OptimizerArrays& arrays, std::size_t count,
                              const LaunchTarget& target) {
-  return launch_elementwise(shape_of_step(arrays, count), LionStep{factors, arrays}, target);
+  return launch_elementwise(shape_of_step(arrays, count), LionStep(factors, arrays), target);
 }
 
 }  // namespace troupe::gpu

@@ -14,22 +14,96 @@ constexpr std::size_t kValuesBetweenCarries = std::size_t{1} << 29;
 
 using Word = unsigned long long;  // accepted by atomicAdd(); signed sums wrap to the same bits
 
-/// Adds squares to the calling thread's own column of words, as in core/exact_sum.cpp. The order does not
-/// matter, so the sum has the host's bits.
+__extension__ using Wide = unsigned __int128;
+
+/// Adds squares exactly, so their order does not matter and the sum has the host's bits (core/exact_sum.cpp).
+/// Most squares of a thread are near each other in size: those of kWindow exponents are added in registers,
+/// and the sum goes to the thread's own column of words when larger or much smaller values come. Other values
+/// go there at once.
 struct AddSquares {
+  static constexpr int kWindow = 16;
+  static constexpr int kBelow = 12;  ///< exponents of the window below the largest value that opened it
+
   DeviceArray values;
   Word* own;
+  int lowest = 1;  ///< exponent field of the window's smallest values
+  Wide sum = 0;    ///< in units of the square of their last place
 
+  __device__ __forceinline__ AddSquares(DeviceArray of, Word* words) : values(of), own(words) {}
+
+  template <int n>
+  __device__ __forceinline__ Fetched<n> fetch(std::size_t first) const {
+    return fetched<n>(values, first);
+  }
+
+  template <int n>
+  __device__ __forceinline__ void finish(std::size_t, const Fetched<n>& fetched_pack) {
+    const auto pack = widened(values.format, fetched_pack);
+    std::uint32_t magnitude[n];
+    std::uint32_t largest = 0, least = ~0U;
+    for (int i = 0; i < n; ++i) {
+      magnitude[i] = formats::bits_of(pack.value[i]) & 0x7fff'ffffU;
+      if (magnitude[i] > largest) largest = magnitude[i];
+      if (magnitude[i] < least) least = magnitude[i];
+    }
+    if (largest == 0) return;
+    open_window(field_of(largest));
+    if (is_in_window(least) && is_in_window(largest)) {
+      for (int i = 0; i < n; ++i) add_to_window(magnitude[i]);
+    } else {
+      for (int i = 0; i < n; ++i) {
+        is_in_window(magnitude[i]) ? add_to_window(magnitude[i]) : add_to_words(magnitude[i]);
+      }
+    }
+  }
+
+  /// Adds the window's sum to the words.
+  __device__ __forceinline__ void close_window() {
+    const int position = 2 * (lowest - 1);
+    for (int word = 0; word < 4; ++word) {
+      const Word part = (static_cast<Word>(sum >> (32 * word)) & 0xffff'ffffU) << (position % 32);
+      add(position / 32 + word, part & 0xffff'ffffU);
+      add(position / 32 + word + 1, part >> 32);
+    }
+    sum = 0;
+  }
+
+ private:
+  static __device__ __forceinline__ int field_of(std::uint32_t magnitude) {
+    return static_cast<int>(magnitude >> 23);
+  }
   __device__ __forceinline__ void add(int word, Word value) const { own[word * kThreads] += value; }
+  __device__ __forceinline__ bool is_in_window(std::uint32_t magnitude) const {
+    return static_cast<unsigned>(field_of(magnitude) - lowest) < kWindow;
+  }
 
-  __device__ __forceinline__ void add_square(float value) const {
-    const auto bits = formats::bits_of(value);
-    const std::uint32_t field = (bits >> 23) & 0xff;
+  /// For values of which the largest has this exponent field. Neither denormals nor what is not finite is
+  /// ever in a window.
+  __device__ __forceinline__ void open_window(int field) {
+    if (static_cast<unsigned>(field - lowest - 4) < kWindow - 4) return;
+    int wanted = field > kBelow ? field - kBelow : 1;
+    if (wanted > 255 - kWindow) wanted = 255 - kWindow;
+    if (wanted == lowest) return;
+    close_window();
+    lowest = wanted;
+  }
+
+  __device__ __forceinline__ void add_to_window(std::uint32_t magnitude) {
+    const Word mantissa = (magnitude & 0x7f'ffffU) | 0x80'0000U;
+    const Word square = mantissa * mantissa;  // less than 2^48
+    const int shift = 2 * (field_of(magnitude) - lowest);
+    const auto upper = static_cast<std::uint32_t>(square >> 34) >> (30 - shift);
+    sum += static_cast<Wide>(upper) << 64 | square << shift;
+  }
+
+  __device__ void add_to_words(std::uint32_t magnitude) const {
+    if (magnitude == 0) return;
+    const int field = field_of(magnitude);
     if (field == 255) return add(kLimbs, 1);
-    const Word mantissa = (bits & 0x7f'ffff) | (field != 0 ? 0x80'0000U : 0U);
+    const Word mantissa = (magnitude & 0x7f'ffffU) | (field != 0 ? 0x80'0000U : 0U);
     const Word square = mantissa * mantissa;
     // Denormals (field 0) have the exponent of field 1, without the hidden bit.
-    const int position = 2 * (static_cast<int>(field != 0 ? field : 1U) - 1);
+    const int position = 2 * (field > 0 ? field - 1 : 0);
     const int limb = position / 32;
     const Word low = (square & 0xffff'ffffU) << (position % 32);
     const Word high = (square >> 32) << (position % 32);
@@ -37,19 +111,14 @@ struct AddSquares {
     add(limb + 1, (low >> 32) + (high & 0xffff'ffffU));
     add(limb + 2, high >> 32);
   }
-
-  template <int n>
-  __device__ __forceinline__ void run(std::size_t first) const {
-    const auto pack = load<n>(values, first);
-    for (int i = 0; i < n; ++i) add_square(pack.value[i]);
-  }
 };
 
 __global__ void add_squares(Shape shape, DeviceArray values, std::int64_t* sum) {
   __shared__ Word words[kWords * kThreads];
   for (int word = 0; word < kWords; ++word) words[word * kThreads + static_cast<int>(threadIdx.x)] = 0;
-  AddSquares body{values, words + threadIdx.x};
+  AddSquares body(values, words + threadIdx.x);
   for_each_pack(shape, body);
+  body.close_window();
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int word = static_cast<int>(threadIdx.x) / kWarp; word < kWords; word += kThreads / kWarp) {
@@ -84,8 +153,12 @@ struct Largest {
   std::uint32_t found;
 
   template <int n>
-  __device__ __forceinline__ void run(std::size_t first) {
-    const auto pack = load<n>(values, first);
+  __device__ __forceinline__ Fetched<n> fetch(std::size_t first) const {
+    return fetched<n>(values, first);
+  }
+  template <int n>
+  __device__ __forceinline__ void finish(std::size_t, const Fetched<n>& fetched_pack) {
+    const auto pack = widened(values.format, fetched_pack);
     for (int i = 0; i < n; ++i) {
       const std::uint32_t magnitude = formats::bits_of(pack.value[i]) & 0x7fff'ffffU;
       if (magnitude > found) found = magnitude;

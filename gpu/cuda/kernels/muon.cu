@@ -30,9 +30,18 @@ struct Direction {
   DeviceArray out;
 
   template <int n>
-  __device__ __forceinline__ void run(std::size_t first) const {
-    auto gradient = load<n>(arrays.gradient, first);
-    auto velocity = load<n>(arrays.first, first);
+  struct Packs {
+    Fetched<n> gradient, velocity;
+  };
+
+  template <int n>
+  __device__ __forceinline__ Packs<n> fetch(std::size_t first) const {
+    return {fetched<n>(arrays.gradient, first), fetched<n>(arrays.first, first)};
+  }
+  template <int n>
+  __device__ __forceinline__ void finish(std::size_t first, const Packs<n>& packs) const {
+    auto gradient = widened(arrays.gradient.format, packs.gradient);
+    auto velocity = widened(arrays.first.format, packs.velocity);
     for (int i = 0; i < n; ++i) {
       const float clipped = gradient.value[i] * arrays.gradient_factor;
       gradient.value[i] = muon_direction(factors, clipped, velocity.value[i]);
@@ -48,9 +57,18 @@ struct Apply {
   DeviceArray update;
 
   template <int n>
-  __device__ __forceinline__ void run(std::size_t first) const {
-    auto values = load<n>(arrays.master, first);
-    const auto pack = load<n>(update, first);
+  struct Packs {
+    Fetched<n> master, update;
+  };
+
+  template <int n>
+  __device__ __forceinline__ Packs<n> fetch(std::size_t first) const {
+    return {fetched<n>(arrays.master, first), fetched<n>(update, first)};
+  }
+  template <int n>
+  __device__ __forceinline__ void finish(std::size_t first, const Packs<n>& packs) const {
+    auto values = widened(arrays.master.format, packs.master);
+    const auto pack = widened(update.format, packs.update);
     for (int i = 0; i < n; ++i) {
       values.value[i] = values.value[i] * factors.kept + factors.minus_step * pack.value[i];
     }
@@ -65,11 +83,15 @@ struct Divide {
   const double* squares;
 
   template <int n>
-  __device__ __forceinline__ void run(std::size_t first) const {
+  __device__ __forceinline__ Fetched<n> fetch(std::size_t first) const {
+    return fetched<n>(values, first);
+  }
+  template <int n>
+  __device__ __forceinline__ void finish(std::size_t first, const Fetched<n>& pack) const {
     const float divisor = muon_divisor(factors, *squares);
-    auto pack = load<n>(values, first);
-    for (int i = 0; i < n; ++i) pack.value[i] /= divisor;
-    store(values, first, pack);
+    auto divided = widened(values.format, pack);
+    for (int i = 0; i < n; ++i) divided.value[i] /= divisor;
+    store(values, first, divided);
   }
 };
 

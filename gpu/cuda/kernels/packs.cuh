@@ -12,9 +12,10 @@
 
 namespace troupe::gpu {
 
-/// Kernels process arrays in packs of this many elements, which are read and written with accesses of up to
-/// 16 bytes, and element by element where the arrays do not begin or end with a whole pack.
-inline constexpr int kPackElements = 8;
+/// Kernels process arrays in packs of this many elements, one access for each array, so that the lanes of a
+/// warp touch memory without gaps whatever the formats; and element by element where the arrays do not begin
+/// or end with a whole pack.
+inline constexpr int kPackElements = 4;
 
 /// How `count` elements are cut: [0, head), then packs, then the rest.
 struct Shape {
@@ -65,15 +66,71 @@ struct alignas(sizeof(Code) * n < 16 ? sizeof(Code) * n : 16) Codes {
   Code code[n];
 };
 
-template <class FormatOf, int n>
-__device__ __forceinline__ Floats<n> load_as(const void* data, std::size_t first) {
-  using Pack = Codes<typename FormatOf::code_type, n>;
-  const auto* place = static_cast<const typename FormatOf::code_type*>(data) + first;
+/// Elements as they lie in memory, not yet widened. Reading them waits for nothing.
+template <int n>
+struct Fetched {
+  static_assert(n == 1 || n == kPackElements);
+  std::uint32_t word[n];
+};
+
+template <int n, class Code>
+__device__ __forceinline__ Fetched<n> fetch_as(const void* data, std::size_t first) {
+  using Pack = Codes<Code, n>;
+  const auto* place = static_cast<const Code*>(data) + first;
   assert(reinterpret_cast<std::uintptr_t>(place) % alignof(Pack) == 0);
-  const Pack codes = *reinterpret_cast<const Pack*>(place);
+  Fetched<n> pack = {};
+  if constexpr (n == 1) {
+    pack.word[0] = *place;
+  } else {
+    constexpr int words = static_cast<int>(sizeof(Pack) / sizeof(std::uint32_t));
+    const auto codes = *reinterpret_cast<const Codes<std::uint32_t, words>*>(place);
+    for (int i = 0; i < words; ++i) pack.word[i] = codes.code[i];
+  }
+  return pack;
+}
+
+/// The format is the same for all threads, so the branch costs little compared with memory access, and no
+/// kernel is needed for every pair of formats. A missing array has zeros.
+template <int n>
+__device__ __forceinline__ Fetched<n> fetched(const DeviceArray& array, std::size_t first) {
+  if (array.data == nullptr) return {};
+  switch (element_bytes(array.format)) {
+    case 4:
+      return fetch_as<n, std::uint32_t>(array.data, first);
+    case 2:
+      return fetch_as<n, std::uint16_t>(array.data, first);
+    default:
+      return fetch_as<n, std::uint8_t>(array.data, first);
+  }
+}
+
+template <class FormatOf, int n>
+__device__ __forceinline__ Floats<n> widened_as(const Fetched<n>& pack) {
+  using Code = typename FormatOf::code_type;
+  constexpr int per_word = static_cast<int>(sizeof(std::uint32_t) / sizeof(Code));
   Floats<n> values;
-  for (int i = 0; i < n; ++i) values.value[i] = formats::float_of(FormatOf::widen(codes.code[i]));
+  for (int i = 0; i < n; ++i) {
+    const auto code = static_cast<Code>(pack.word[i / per_word] >> (i % per_word * 8 * sizeof(Code)));
+    values.value[i] = formats::float_of(FormatOf::widen(code));
+  }
   return values;
+}
+
+/// In fp32.
+template <int n>
+__device__ __forceinline__ Floats<n> widened(formats::Format format, const Fetched<n>& pack) {
+  switch (format) {
+    case formats::Format::f32:
+      return widened_as<formats::F32>(pack);
+    case formats::Format::f16:
+      return widened_as<formats::F16>(pack);
+    case formats::Format::bf16:
+      return widened_as<formats::Bf16>(pack);
+    case formats::Format::f8_e4m3:
+      return widened_as<formats::E4m3>(pack);
+    default:
+      return widened_as<formats::E5m2>(pack);
+  }
 }
 
 template <class FormatOf, int n>
@@ -89,22 +146,10 @@ __device__ __forceinline__ void store_as(void* data, std::size_t first, const Fl
   *reinterpret_cast<Pack*>(place) = codes;
 }
 
-/// Elements [first, first + n) in fp32. The format is the same for all threads, so the branch costs little
-/// compared with memory access, and no kernel is needed for every pair of formats.
+/// Elements [first, first + n) in fp32.
 template <int n>
 __device__ __forceinline__ Floats<n> load(const DeviceArray& array, std::size_t first) {
-  switch (array.format) {
-    case formats::Format::f32:
-      return load_as<formats::F32, n>(array.data, first);
-    case formats::Format::f16:
-      return load_as<formats::F16, n>(array.data, first);
-    case formats::Format::bf16:
-      return load_as<formats::Bf16, n>(array.data, first);
-    case formats::Format::f8_e4m3:
-      return load_as<formats::E4m3, n>(array.data, first);
-    default:
-      return load_as<formats::E5m2, n>(array.data, first);
-  }
+  return widened(array.format, fetched<n>(array, first));
 }
 
 template <int n>
@@ -150,16 +195,27 @@ __device__ __forceinline__ Floats<n> rounded(formats::Format format, const Float
   }
 }
 
-/// Calls body.run<kPackElements>(first) and body.run<1>(first) for this thread's share.
+/// Calls body.finish<n>(first, body.fetch<n>(first)) for this thread's share, with packs and then with single
+/// elements. A body fetches what it reads; two packs are under way at a time.
 template <class Body>
 __device__ __forceinline__ void for_each_pack(const Shape& shape, Body& body) {
   const std::size_t thread = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const std::size_t threads = static_cast<std::size_t>(gridDim.x) * blockDim.x;
-  for (std::size_t pack = thread; pack < shape.packs; pack += threads) {
-    body.template run<kPackElements>(shape.head + pack * kPackElements);
+  std::size_t pack = thread;
+  for (; pack + threads < shape.packs; pack += 2 * threads) {
+    const std::size_t one = shape.head + pack * kPackElements, other = one + threads * kPackElements;
+    const auto of_one = body.template fetch<kPackElements>(one);
+    const auto of_other = body.template fetch<kPackElements>(other);
+    body.finish(one, of_one);
+    body.finish(other, of_other);
+  }
+  if (pack < shape.packs) {
+    const std::size_t last = shape.head + pack * kPackElements;
+    body.finish(last, body.template fetch<kPackElements>(last));
   }
   for (std::size_t single = thread; single < shape.singles(); single += threads) {
-    body.template run<1>(single < shape.head ? single : single + shape.packs * kPackElements);
+    const std::size_t at = single < shape.head ? single : single + shape.packs * kPackElements;
+    body.finish(at, body.template fetch<1>(at));
   }
 }
 

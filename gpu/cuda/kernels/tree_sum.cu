@@ -25,8 +25,16 @@ struct TreeSumBody {
     return own[(slot * kPackElements + i) * static_cast<int>(blockDim.x)];
   }
 
+  /// Slots are read where they are added up: there may be too many for registers.
   template <int n>
-  __device__ __forceinline__ void run(std::size_t first) const {
+  struct InTurn {};
+
+  template <int n>
+  __device__ __forceinline__ InTurn<n> fetch(std::size_t) const {
+    return {};
+  }
+  template <int n>
+  __device__ __forceinline__ void finish(std::size_t first, const InTurn<n>&) const {
     for (int slot = 0; slot < program.slot_count; ++slot) {
       const auto values = load<n>(program.slot(slot), first);
       for (int i = 0; i < n; ++i) partial(slot, i) = values.value[i];
