@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <utility>
 
 #include "apps/command_line/command_line.hpp"
@@ -49,6 +52,7 @@ class Bench {
     bench->squares_ = TRY(bench->device_->allocate(sizeof(core::ExactSquareSum)));
     bench->staging_ = TRY(bench->device_->allocate_staging(bench->bytes_));
     bench->stream_ = TRY(bench->device_->create_stream({"bench", 0}));
+    TRY(bench->fill());
     std::vector<core::LaneRange> lanes;
     for (int lane = 0; lane < kPartials; ++lane) lanes.push_back({lane, 1});
     bench->steps_ = core::finishing_program(lanes);
@@ -91,6 +95,19 @@ class Bench {
     for (int call = 0; call < calls; ++call) candidate.call(stream_.get());
     TRY(stream_->synchronize(kDeadline));
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / calls;
+  }
+
+  /// Values like those of gradients, in the array that kernels read: zeros would cost less than real ones.
+  Result<void> fill() {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    std::array<float, 4093> numbers;
+    for (float& number : numbers) number = normal(random);
+    auto* const values = reinterpret_cast<float*>(staging_.view().data);
+    for (std::size_t i = 0; i < bytes_ / sizeof(float); ++i)
+      values[i] = std::ldexp(numbers[i % numbers.size()], -static_cast<int>(i >> 16 & 15));
+    gpu::copy(staging_.view(), memory_[0].view(), stream_.get());
+    return stream_->synchronize(kDeadline);
   }
 
   gpu::Elements elements(int buffer, DType dtype, std::size_t count) const {
