@@ -120,7 +120,7 @@ inline constexpr Case kCases[] = {
 };
 
 // Gradients pass some twenty matrices, each of which rounds what it reads and writes: to 2^-24 in f32, to
-// 2^-9 in bf16. As shares of a tensor's largest magnitude.
+// 2^-9 in bf16. As shares of a tensor's root mean square.
 inline double gradient_tolerance(DType dtype) {
   return dtype == DType::f32 ? 1e-5 : 5e-2;
 }

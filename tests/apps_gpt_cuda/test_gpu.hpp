@@ -108,6 +108,23 @@ double difference(const std::vector<float>& found, const std::vector<T>& expecte
   return largest > 0 ? worst / largest : worst;
 }
 
+/// The root mean square of the differences, as a share of that of what is expected. Unlike the largest
+/// difference it hardly depends on how many elements were rounded which way.
+template <class T>
+double mean_difference(const std::vector<float>& found, const std::vector<T>& expected) {
+  EXPECT_EQ(found.size(), expected.size());
+  double differences = 0;
+  double squares = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const auto value = static_cast<double>(expected[i]);
+    const double difference = static_cast<double>(found[i]) - value;
+    differences += difference * difference;  // NaN stays
+    squares += value * value;
+  }
+  if (std::isnan(differences)) return INFINITY;
+  return std::sqrt(squares > 0 ? differences / squares : differences);
+}
+
 /// How far a result may be from the host's in fp64, as a share of the tensor's largest magnitude: fp32
 /// collects rounding of 2^-24 over sums of some hundred terms; bf16 rounds each element to 8 bits, 2^-9, a
 /// few times on its way.
