@@ -42,7 +42,7 @@ core::Result<void> warm_up(CudaContext& context, MemoryPool& memory) {
   }
   tree_sum({.slots = {a, b}, .steps = steps, .output = a}, stream.get());
   zero(scratch.view(), stream.get());
-  add_squares(a, sum, stream.get());
+  for (const Elements& values : {a, b}) add_squares(values, sum, stream.get());
   add_square_sums(sum, floats(3).subview(0, sum.bytes), stream.get());
   raise_to_largest(a, floats(3).subview(0, sizeof(std::uint32_t)), stream.get());
   sgd_step({.momentum = 0.5}, step, floats(2), stream.get());

@@ -16,18 +16,38 @@ using Word = unsigned long long;  // accepted by atomicAdd(); signed sums wrap t
 
 __extension__ using Wide = unsigned __int128;
 
+/// value << places or value >> places; zero for more places than there are bits, and for less than none.
+__device__ __forceinline__ std::uint32_t shifted_left(std::uint32_t value, unsigned places) {
+#ifdef __CUDA_ARCH__
+  asm("shl.b32 %0, %0, %1;" : "+r"(value) : "r"(places));
+  return value;
+#else
+  return places < 32 ? value << places : 0;
+#endif
+}
+__device__ __forceinline__ std::uint32_t shifted_right(std::uint32_t value, unsigned places) {
+#ifdef __CUDA_ARCH__
+  asm("shr.u32 %0, %0, %1;" : "+r"(value) : "r"(places));
+  return value;
+#else
+  return places < 32 ? value >> places : 0;
+#endif
+}
+
 /// Adds squares exactly, so their order does not matter and the sum has the host's bits (core/exact_sum.cpp).
 /// Most squares of a thread are near each other in size: those of kWindow exponents are added in registers,
-/// and the sum goes to the thread's own column of words when larger or much smaller values come. Other values
+/// and the sums go to the thread's own column of words when larger or much smaller values come. Other values
 /// go there at once.
 struct AddSquares {
-  static constexpr int kWindow = 16;
+  static constexpr unsigned kHalf = 8;  ///< 24 bits of a mantissa and 7 places fit into a word
+  static constexpr int kWindow = 2 * kHalf;
   static constexpr int kBelow = 12;  ///< exponents of the window below the largest value that opened it
 
   DeviceArray values;
   Word* own;
   int lowest = 1;  ///< exponent field of the window's smallest values
-  Wide sum = 0;    ///< in units of the square of their last place
+  Wide lower = 0;  ///< sum of the lower half's squares, in units of the square of the lowest last place
+  Wide upper = 0;  ///< of the upper half's, whose last places are 2^kHalf as large
 
   __device__ __forceinline__ AddSquares(DeviceArray of, Word* words) : values(of), own(words) {}
 
@@ -40,37 +60,42 @@ struct AddSquares {
   __device__ __forceinline__ void finish(std::size_t, const Fetched<n>& fetched_pack) {
     const auto pack = widened(values.format, fetched_pack);
     std::uint32_t magnitude[n];
-    std::uint32_t largest = 0, least = ~0U;
+    unsigned above = 0;  // how far the pack is from the window's lowest exponent, also where it is below that
     for (int i = 0; i < n; ++i) {
       magnitude[i] = formats::bits_of(pack.value[i]) & 0x7fff'ffffU;
-      if (magnitude[i] > largest) largest = magnitude[i];
-      if (magnitude[i] < least) least = magnitude[i];
+      const unsigned own_above = (magnitude[i] >> 23) - static_cast<unsigned>(lowest);
+      if (own_above > above) above = own_above;
     }
-    if (largest == 0) return;
-    open_window(field_of(largest));
-    if (is_in_window(least) && is_in_window(largest)) {
-      for (int i = 0; i < n; ++i) add_to_window(magnitude[i]);
+    if (above < kWindow) {
+      add_to_window(magnitude);
     } else {
-      for (int i = 0; i < n; ++i) {
-        is_in_window(magnitude[i]) ? add_to_window(magnitude[i]) : add_to_words(magnitude[i]);
-      }
+      add_from_anywhere(magnitude);
     }
   }
 
-  /// Adds the window's sum to the words.
+  /// Adds the window's sums to the words.
   __device__ __forceinline__ void close_window() {
-    const int position = 2 * (lowest - 1);
-    for (int word = 0; word < 4; ++word) {
-      const Word part = (static_cast<Word>(sum >> (32 * word)) & 0xffff'ffffU) << (position % 32);
-      add(position / 32 + word, part & 0xffff'ffffU);
-      add(position / 32 + word + 1, part >> 32);
-    }
-    sum = 0;
+    add_at(2 * (lowest - 1), lower);
+    add_at(2 * (lowest - 1 + static_cast<int>(kHalf)), upper);
+    lower = upper = 0;
   }
 
  private:
   static __device__ __forceinline__ int field_of(std::uint32_t magnitude) {
     return static_cast<int>(magnitude >> 23);
+  }
+  template <int n>
+  __device__ __forceinline__ void add_from_anywhere(const std::uint32_t (&magnitude)[n]) {
+    std::uint32_t largest = 0;
+    for (int i = 0; i < n; ++i) {
+      if (magnitude[i] > largest) largest = magnitude[i];
+    }
+    if (largest == 0) return;
+    open_window(field_of(largest));
+    for (int i = 0; i < n; ++i) {
+      const std::uint32_t one[] = {magnitude[i]};
+      is_in_window(magnitude[i]) ? add_to_window(one) : add_to_words(magnitude[i]);
+    }
   }
   __device__ __forceinline__ void add(int word, Word value) const { own[word * kThreads] += value; }
   __device__ __forceinline__ bool is_in_window(std::uint32_t magnitude) const {
@@ -88,12 +113,29 @@ struct AddSquares {
     lowest = wanted;
   }
 
-  __device__ __forceinline__ void add_to_window(std::uint32_t magnitude) {
-    const Word mantissa = (magnitude & 0x7f'ffffU) | 0x80'0000U;
-    const Word square = mantissa * mantissa;  // less than 2^48
-    const int shift = 2 * (field_of(magnitude) - lowest);
-    const auto upper = static_cast<std::uint32_t>(square >> 34) >> (30 - shift);
-    sum += static_cast<Wide>(upper) << 64 | square << shift;
+  /// Each value is in one half, and zero in the other.
+  template <int n>
+  __device__ __forceinline__ void add_to_window(const std::uint32_t (&magnitude)[n]) {
+    static_assert(n <= 4, "the sum of more squares may not fit");
+    Word of_lower = 0, of_upper = 0;
+    for (int i = 0; i < n; ++i) {
+      const unsigned above = (magnitude[i] >> 23) - static_cast<unsigned>(lowest);
+      const std::uint32_t mantissa = (magnitude[i] & 0x7f'ffffU) | 0x80'0000U;
+      const Word low = shifted_right(mantissa << (kHalf - 1), kHalf - 1 - above);
+      const Word high = shifted_left(mantissa, above - kHalf);
+      of_lower += low * low;
+      of_upper += high * high;
+    }
+    lower += of_lower;
+    upper += of_upper;
+  }
+
+  __device__ __forceinline__ void add_at(int position, Wide sum) const {
+    for (int word = 0; word < 4; ++word) {
+      const Word part = (static_cast<Word>(sum >> (32 * word)) & 0xffff'ffffU) << (position % 32);
+      add(position / 32 + word, part & 0xffff'ffffU);
+      add(position / 32 + word + 1, part >> 32);
+    }
   }
 
   __device__ void add_to_words(std::uint32_t magnitude) const {
@@ -113,11 +155,14 @@ struct AddSquares {
   }
 };
 
+template <bool kIsF32>
 __global__ void add_squares(Shape shape, DeviceArray values, std::int64_t* sum) {
+  if (kIsF32) values.format = formats::Format::f32;  // so that nothing asks for it any more
   __shared__ Word words[kWords * kThreads];
   for (int word = 0; word < kWords; ++word) words[word * kThreads + static_cast<int>(threadIdx.x)] = 0;
   AddSquares body(values, words + threadIdx.x);
-  for_each_pack(shape, body);
+  // Values that are near each other in memory are more often near each other in size.
+  for_each_pack_of_blocks(shape, body);
   body.close_window();
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -182,11 +227,12 @@ cudaError_t launch_add_squares(DeviceArray values, std::size_t count, std::int64
                                const LaunchTarget& target) {
   cudaError_t status = launch<std::int64_t*>(carry, target, 1, 1, 1, 0, sum);
   const std::size_t size = element_bytes(values.format);
+  const auto kernel = values.format == formats::Format::f32 ? add_squares<true> : add_squares<false>;
   for (std::size_t first = 0; first < count && status == cudaSuccess; first += kValuesBetweenCarries) {
     const DeviceArray part{static_cast<char*>(values.data) + first * size, values.format};
     const Shape shape = shape_of(std::min(kValuesBetweenCarries, count - first), {part});
-    status = launch<Shape, DeviceArray, std::int64_t*>(
-        add_squares, target, std::max(shape.packs, shape.singles()), 1, kThreads, 0, shape, part, sum);
+    status = launch<Shape, DeviceArray, std::int64_t*>(kernel, target, std::max(shape.packs, shape.singles()),
+                                                       1, kThreads, 0, shape, part, sum);
     if (status == cudaSuccess) status = launch<std::int64_t*>(carry, target, 1, 1, 1, 0, sum);
   }
   return status;

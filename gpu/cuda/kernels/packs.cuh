@@ -195,28 +195,58 @@ __device__ __forceinline__ Floats<n> rounded(formats::Format format, const Float
   }
 }
 
-/// Calls body.finish<n>(first, body.fetch<n>(first)) for this thread's share, with packs and then with single
-/// elements. A body fetches what it reads; two packs are under way at a time.
+/// A thread's share of an array: packs [first, end) by `stride`, then single elements.
+struct Share {
+  std::size_t first, end, stride;
+};
+
+/// Calls body.finish(first, body.fetch<n>(first)) for the packs of a share. A body fetches what it reads; two
+/// packs are under way at a time.
 template <class Body>
-__device__ __forceinline__ void for_each_pack(const Shape& shape, Body& body) {
-  const std::size_t thread = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const std::size_t threads = static_cast<std::size_t>(gridDim.x) * blockDim.x;
-  std::size_t pack = thread;
-  for (; pack + threads < shape.packs; pack += 2 * threads) {
-    const std::size_t one = shape.head + pack * kPackElements, other = one + threads * kPackElements;
+__device__ __forceinline__ void for_packs(const Shape& shape, const Share& share, Body& body) {
+  std::size_t pack = share.first;
+  for (; pack + share.stride < share.end; pack += 2 * share.stride) {
+    const std::size_t one = shape.head + pack * kPackElements, other = one + share.stride * kPackElements;
     const auto of_one = body.template fetch<kPackElements>(one);
     const auto of_other = body.template fetch<kPackElements>(other);
     body.finish(one, of_one);
     body.finish(other, of_other);
   }
-  if (pack < shape.packs) {
+  if (pack < share.end) {
     const std::size_t last = shape.head + pack * kPackElements;
     body.finish(last, body.template fetch<kPackElements>(last));
   }
-  for (std::size_t single = thread; single < shape.singles(); single += threads) {
+}
+
+template <class Body>
+__device__ __forceinline__ void for_singles(const Shape& shape, const Share& all, Body& body) {
+  for (std::size_t single = all.first; single < shape.singles(); single += all.stride) {
     const std::size_t at = single < shape.head ? single : single + shape.packs * kPackElements;
     body.finish(at, body.template fetch<1>(at));
   }
+}
+
+/// This thread among all of the grid.
+__device__ __forceinline__ Share share_of_grid(const Shape& shape) {
+  return {static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x, shape.packs,
+          static_cast<std::size_t>(gridDim.x) * blockDim.x};
+}
+
+/// Calls the body for this thread's share of the elements, with packs and then with single ones.
+template <class Body>
+__device__ __forceinline__ void for_each_pack(const Shape& shape, Body& body) {
+  const Share share = share_of_grid(shape);
+  for_packs(shape, share, body);
+  for_singles(shape, share, body);
+}
+
+/// The same, but with the packs of a block next to each other.
+template <class Body>
+__device__ __forceinline__ void for_each_pack_of_blocks(const Shape& shape, Body& body) {
+  const std::size_t of_block = (shape.packs + gridDim.x - 1) / gridDim.x;
+  const std::size_t begin = blockIdx.x * of_block, end = begin + of_block;
+  for_packs(shape, {begin + threadIdx.x, end < shape.packs ? end : shape.packs, blockDim.x}, body);
+  for_singles(shape, share_of_grid(shape), body);
 }
 
 /// The only place where kernels are launched. The grid has a thread for each of `items`, but no more blocks
