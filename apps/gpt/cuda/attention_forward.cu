@@ -5,14 +5,16 @@ namespace troupe::apps::gpt::cuda {
 namespace {
 
 // The softmax of a lane's two rows while iterating over keys: the largest score so far, and this lane's share
-// of the sum of 2^(score - largest).
+// of the sum of 2^((score - largest) * scale).
 struct RunningSoftmax {
+  float scale;
   float most[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0, 0};
 
   // Turns scores into weights, and returns the factors for earlier sums.
   template <int kParts>
   __device__ void take(FragmentC (&scores)[kParts], float (&correction)[2]) {
+#pragma unroll
     for (int half = 0; half < 2; ++half) {
       float larger = most[half];
 #pragma unroll
@@ -21,13 +23,14 @@ struct RunningSoftmax {
       }
       larger = fmaxf(larger, __shfl_xor_sync(kEveryLane, larger, 1));
       larger = fmaxf(larger, __shfl_xor_sync(kEveryLane, larger, 2));
-      correction[half] = exp2f(most[half] - larger);
+      correction[half] = power_of_two((most[half] - larger) * scale);
       most[half] = larger;
       sum[half] *= correction[half];
+      const float shift = -larger * scale;
 #pragma unroll
       for (int n = 0; n < kParts; ++n) {
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          scores[n].values[i] = exp2f(scores[n].values[i] - larger);
+          scores[n].values[i] = power_of_two(fmaf(scores[n].values[i], scale, shift));
           sum[half] += scores[n].values[i];
         }
       }
@@ -42,51 +45,54 @@ struct RunningSoftmax {
   }
 };
 
-// Scores of the warp's rows with a tile's keys, in powers of two. A row does not see keys after its own;
-// every row sees key 0, so its largest score is a number from the first tile on.
-template <class E, int kD>
-__device__ inline void score(FragmentC (&scores)[kPassing<E> / 8], const Head<E>& head,
-                             const LeftRows<E, kD>& query, const SharedTile<E, kD>& keys, float scale,
-                             unsigned first_row, unsigned first_key) {
+// A row does not see keys after its own; every row sees key 0, so its largest score is a number from the
+// first tile on.
+template <class E>
+__device__ inline void hide_later_keys(FragmentC (&scores)[kPassing<E> / 8], const Head<E>& head,
+                                       unsigned first_row, unsigned first_key) {
+  for (int half = 0; half < 2; ++half) {
+    const unsigned last = head.position(first_row + group_of_lane() + half * 8);
 #pragma unroll
-  for (unsigned n = 0; n < kPassing<E> / 8; ++n) {
-    scores[n] = query.times(keys, n * 8);
-    for (int i = 0; i < 4; ++i) {
-      const unsigned row = first_row + group_of_lane() + i / 2 * 8;
-      const unsigned key = first_key + n * 8 + pair_of_lane() + i % 2;
-      scores[n].values[i] = key <= head.position(row) ? scores[n].values[i] * scale : -INFINITY;
+    for (unsigned n = 0; n < kPassing<E> / 8; ++n) {
+      for (unsigned i = 0; i < 2; ++i) {
+        if (first_key + n * 8 + pair_of_lane() + i > last) scores[n].values[2 * half + i] = -INFINITY;
+      }
     }
   }
 }
 
 template <class E, int kD>
-__global__ void __launch_bounds__(kAttentionThreads) attention_forward_kernel(Attention<E> a, float scale) {
-  __shared__ SharedTile<E, kD> keys;
-  __shared__ SharedTile<E, kD> values;
+__global__ void __launch_bounds__(kAttentionThreads, kForwardBlocks<E, kD>)
+    attention_forward_kernel(Attention<E> a, float scale) {
+  __shared__ SharedTile<E, kD> keys[kPlaces<kD>];
+  __shared__ SharedTile<E, kD> values[kPlaces<kD>];
   const Head<E> head = Head<E>::of_block(a);
   // The tiles with the most keys start first.
   const unsigned tile_row = (gridDim.x - 1 - blockIdx.x) * kTileRows;
   const unsigned first_row = tile_row + threadIdx.x / kWarp * 16;
   const LeftRows<E, kD> query(head.rows(a.query), first_row);
-  RunningSoftmax softmax;
+  RunningSoftmax softmax{scale};
   SumRows<kD> sum;
-  const unsigned seen = head.keys_seen(tile_row), last = head.position(first_row + 15);
-  for (unsigned first_key = 0; first_key < seen; first_key += kPassing<E>) {
-    __syncthreads();
-    keys.fill(head.key_rows(a.key), first_key);
-    values.fill(head.key_rows(a.value), first_key);
-    __syncthreads();
-    if (first_key > last) continue;
-    FragmentC weights[kPassing<E> / 8];
-    score<E, kD>(weights, head, query, keys, scale, first_row, first_key);
-    float correction[2];
-    softmax.take(weights, correction);
-    sum.scale(correction);
+  const unsigned all_see = head.position(first_row), last = head.position(first_row + 15);
+  const auto fill = [&](unsigned place, unsigned first_key) {
+    keys[place].fill(head.key_rows(a.key), first_key);
+    values[place].fill(head.key_rows(a.value), first_key);
+  };
+  for_each_tile<kPlaces<kD>>(
+      0, head.keys_seen(tile_row), kPassing<E>, fill, [&](unsigned place, unsigned first_key) {
+        if (first_key > last) return;
+        FragmentC weights[kPassing<E> / 8];
 #pragma unroll
-    for (unsigned k = 0; k < kPassing<E> / 16; ++k) {
-      sum.add(joined<E>(weights[2 * k], weights[2 * k + 1]), values, k * 16);
-    }
-  }
+        for (unsigned n = 0; n < kPassing<E> / 8; ++n) weights[n] = query.times(keys[place], n * 8);
+        if (first_key + kPassing<E> - 1 > all_see) hide_later_keys(weights, head, first_row, first_key);
+        float correction[2];
+        softmax.take(weights, correction);
+        sum.scale(correction);
+#pragma unroll
+        for (unsigned k = 0; k < kPassing<E> / 16; ++k) {
+          sum.add(joined<E>(weights[2 * k], weights[2 * k + 1]), values[place], k * 16);
+        }
+      });
   softmax.finish();
   const float inverse[2] = {1.0F / softmax.sum[0], 1.0F / softmax.sum[1]};
   sum.scale(inverse);
@@ -94,7 +100,7 @@ __global__ void __launch_bounds__(kAttentionThreads) attention_forward_kernel(At
   for (int half = 0; half < 2; ++half) {
     const unsigned row = first_row + group_of_lane() + half * 8;
     if (pair_of_lane() != 0 || row >= head.length) continue;
-    a.log_sum[head.statistics + row] = softmax.most[half] + log2f(softmax.sum[half]);
+    a.log_sum[head.statistics + row] = softmax.most[half] * scale + log2f(softmax.sum[half]);
   }
 }
 

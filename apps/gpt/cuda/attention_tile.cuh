@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "apps/gpt/cuda/async_copy.cuh"
 #include "apps/gpt/cuda/fragments.cuh"
 #include "apps/gpt/cuda/kernels.hpp"
 
@@ -14,7 +15,31 @@ inline constexpr unsigned kTileRows = 64;
 template <class E>
 inline constexpr unsigned kPassing = std::is_same_v<E, float> ? 32 : 64;
 
+/// How many tiles of each tensor a block has room for in its 48 KiB.
+template <int kD>
+inline constexpr int kPlaces = kD <= 64 ? 2 : 1;
+
+/// How many blocks of a multiprocessor the registers are shared by; measured on an H200. Sums over wide heads
+/// need them all, and products in fp32 are not for speed.
+template <class E, int kD>
+inline constexpr int kForwardBlocks = std::is_same_v<E, float> ? 1 : 3;
+template <class E, int kD>
+inline constexpr int kKeysBlocks = std::is_same_v<E, float> || kD > 64 ? 1 : 3;
+template <class E, int kD>
+inline constexpr int kQueriesBlocks = std::is_same_v<E, float> || kD > 64 ? 1 : 4;
+
 inline constexpr float kLog2E = 1.44269504088896341F;
+
+/// 2^x; zero where that is less than 2^-126.
+__device__ inline float power_of_two(float x) {
+#ifdef __CUDACC__
+  float power = 0;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+#else
+  return exp2f(x);
+#endif
+}
 
 template <class E>
 __host__ __device__ std::size_t key_length_of(const Attention<E>& a) {
@@ -73,7 +98,7 @@ struct alignas(16) SharedTile {
   static constexpr unsigned kStride = kD + 8;
   E at[kPassing<E> * kStride];
 
-  /// Called by all threads of the block; barriers are left to the caller.
+  /// Begins to copy rows; called by all threads of the block.
   __device__ void fill(const Rows<E>& matrix, unsigned first_row) {
     if (matrix.columns % kWide<E> == 0) {
       copy<kWide<E>>(matrix, first_row);
@@ -85,14 +110,17 @@ struct alignas(16) SharedTile {
  private:
   template <int W>
   __device__ void copy(const Rows<E>& matrix, unsigned first_row) {
-    constexpr unsigned kPacks = kD / W;
-    for (unsigned i = threadIdx.x; i < kPassing<E> * kPacks; i += kAttentionThreads) {
-      const unsigned row = i / kPacks, column = i % kPacks * W;
-      Pack<E, W> pack{};
-      if (first_row + row < matrix.rows && column < matrix.columns) {
-        pack = load<E, W>(matrix.data + (first_row + row) * matrix.stride + column);
-      }
-      store<E, W>(pack, at + row * kStride + column);
+    constexpr unsigned kPacks = kD / W, kRowsAtOnce = kAttentionThreads / kPacks;
+    static_assert(kAttentionThreads % kPacks == 0 && kPassing<E> % kRowsAtOnce == 0);
+    const unsigned row = threadIdx.x / kPacks, column = threadIdx.x % kPacks * W;
+    const unsigned rows = column < matrix.columns && first_row < matrix.rows ? matrix.rows - first_row : 0;
+    const E* from = matrix.data + (first_row + row) * matrix.stride + column;
+    E* to = at + row * kStride + column;
+#pragma unroll
+    for (unsigned passed = 0; passed < kPassing<E>; passed += kRowsAtOnce) {
+      begin_copy<E, W>(from, to, row + passed < rows);
+      from += kRowsAtOnce * matrix.stride;
+      to += kRowsAtOnce * kStride;
     }
   }
 };
@@ -110,9 +138,16 @@ struct LeftRows {
   /// The products with 8 rows of a tile: scores of rows with rows.
   __device__ FragmentC times(const SharedTile<E, kD>& tile, unsigned first_row) const {
     FragmentC c{};
+    if constexpr (kD == 16) {
+      multiply_add(c, parts[0], load_b(tile.at, tile.kStride, first_row, 0));
+    } else {
 #pragma unroll
-    for (int k = 0; k < kD / 16; ++k) {
-      multiply_add(c, parts[k], load_b(tile.at, tile.kStride, first_row, k * 16));
+      for (int k = 0; k < kD / 16; k += 2) {
+        FragmentB<E> two[2];
+        load_two_b(tile.at, tile.kStride, first_row, k * 16, two);
+        multiply_add(c, parts[k], two[0]);
+        multiply_add(c, parts[k + 1], two[1]);
+      }
     }
     return c;
   }
@@ -127,8 +162,11 @@ struct SumRows {
   template <class E>
   __device__ void add(const FragmentA<E>& weights, const SharedTile<E, kD>& tile, unsigned first_row) {
 #pragma unroll
-    for (int n = 0; n < kD / 8; ++n) {
-      multiply_add(parts[n], weights, load_b_by_rows(tile.at, tile.kStride, first_row, n * 8));
+    for (int n = 0; n < kD / 8; n += 2) {
+      FragmentB<E> two[2];
+      load_two_b_by_rows(tile.at, tile.kStride, first_row, n * 8, two);
+      multiply_add(parts[n], weights, two[0]);
+      multiply_add(parts[n + 1], weights, two[1]);
     }
   }
 

@@ -38,6 +38,7 @@ __global__ void column_lanes_kernel(Terms terms, ColumnLayout layout, std::size_
   const std::size_t next = begin + kRowsOfLane * layout.lanes, end = next < rows ? next : rows;
   float sums[kSums][W] = {};
   if (c < width) {
+#pragma unroll 8  // rows that are read at a time; they are added one after another
     for (std::size_t row = begin + lane; row < end; row += layout.lanes) terms.add(row, c, sums);
   }
   for (int sum = 0; sum < kSums; ++sum) {
@@ -62,6 +63,7 @@ __global__ void column_groups_kernel(std::size_t groups, std::size_t width, cons
   const std::size_t c = std::size_t{blockIdx.x} * kColumnThreads + threadIdx.x;
   if (c >= width) return;
   float sums[kSums] = {};
+#pragma unroll 8
   for (std::size_t group = 0; group < groups; ++group) {
     for (int sum = 0; sum < kSums; ++sum) sums[sum] += partials[(group * kSums + sum) * width + c];
   }

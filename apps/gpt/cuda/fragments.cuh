@@ -136,18 +136,44 @@ __device__ inline FragmentB<E> load_b_by_rows(const E* tile, unsigned stride, un
   return b;
 }
 
+/// Two b: of the columns from `first_k` on, and of the 16 after them.
+template <class E>
+__device__ inline void load_two_b(const E* tile, unsigned stride, unsigned first_n, unsigned first_k,
+                                  FragmentB<E> (&b)[2]) {
+  for (unsigned i = 0; i < 2; ++i) b[i] = load_b(tile, stride, first_n, first_k + 16 * i);
+}
+
+/// Two b: of the columns from `first_n` on, and of the 8 after them.
+template <class E>
+__device__ inline void load_two_b_by_rows(const E* tile, unsigned stride, unsigned first_k, unsigned first_n,
+                                          FragmentB<E> (&b)[2]) {
+  for (unsigned i = 0; i < 2; ++i) b[i] = load_b_by_rows(tile, stride, first_k, first_n + 8 * i);
+}
+
 #ifdef __CUDACC__
+// Each lane names a row of 8 elements: lanes 8i to 8i + 7 those of the i-th of four 8x8 matrices.
 template <>
-__device__ inline FragmentB<Bf16> load_b_by_rows<Bf16>(const Bf16* tile, unsigned stride, unsigned first_k,
-                                                       unsigned first_n) {
-  FragmentB<Bf16> b;
-  const Bf16* row = tile + (first_k + threadIdx.x % 16) * stride + first_n;
+__device__ inline void load_two_b<Bf16>(const Bf16* tile, unsigned stride, unsigned first_n, unsigned first_k,
+                                        FragmentB<Bf16> (&b)[2]) {
+  const unsigned lane = threadIdx.x % kWarp;
+  const Bf16* row = tile + (first_n + lane % 8) * stride + first_k + lane / 8 * 8;
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-               : "=r"(b.pairs[0]), "=r"(b.pairs[1])
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(b[0].pairs[0]), "=r"(b[0].pairs[1]), "=r"(b[1].pairs[0]), "=r"(b[1].pairs[1])
                : "r"(address)
                : "memory");
-  return b;
+}
+
+template <>
+__device__ inline void load_two_b_by_rows<Bf16>(const Bf16* tile, unsigned stride, unsigned first_k,
+                                                unsigned first_n, FragmentB<Bf16> (&b)[2]) {
+  const unsigned lane = threadIdx.x % kWarp;
+  const Bf16* row = tile + (first_k + lane % 16) * stride + first_n + lane / 16 * 8;
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(b[0].pairs[0]), "=r"(b[0].pairs[1]), "=r"(b[1].pairs[0]), "=r"(b[1].pairs[1])
+               : "r"(address)
+               : "memory");
 }
 
 __device__ inline void multiply_add(FragmentC& c, const FragmentA<Bf16>& a, const FragmentB<Bf16>& b) {
