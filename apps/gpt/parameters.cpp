@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/errors.hpp"
 #include "core/random.hpp"
@@ -154,6 +157,28 @@ std::size_t parameter_count(const ModelConfig& config) {
   return count;
 }
 
+namespace {
+
+/// Calls work(begin, end) for parts of [0, count), large ones on other threads too. Where no more threads are
+/// to be had, this one does the rest.
+template <class Work>
+void in_parts(std::size_t count, const Work& work) {
+  constexpr std::size_t kLeast = std::size_t{1} << 16, kMostThreads = 16;
+  const std::size_t cores = std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, kMostThreads);
+  const std::size_t part = std::max(kLeast, (count + cores - 1) / cores);
+  std::vector<std::jthread> threads;
+  threads.reserve(cores);
+  std::size_t begin = 0;
+  try {
+    for (; begin + part < count; begin += part)
+      threads.emplace_back([&work, begin, part] { work(begin, begin + part); });
+  } catch (const std::system_error&) {  // the work goes on below
+  }
+  work(begin, count);
+}
+
+}  // namespace
+
 void initialise(const ParameterSpec& spec, std::uint64_t seed, core::ElementRange range,
                 std::span<float> values) {
   CHECK(static_cast<std::int64_t>(values.size()) == range.size(),
@@ -165,7 +190,9 @@ void initialise(const ParameterSpec& spec, std::uint64_t seed, core::ElementRang
   const core::CounterRandom random(seed, spec.name);
   const float deviation = static_cast<float>(spec.initialisation.value);
   const auto start = static_cast<std::uint64_t>(range.start);
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = deviation * random.normal(start + i);
+  in_parts(values.size(), [=](std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) values[i] = deviation * random.normal(start + i);
+  });
 }
 
 }  // namespace troupe::apps::gpt
