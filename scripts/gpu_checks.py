@@ -1,4 +1,5 @@
 """Rows of a table about a GPU: each is made under a limit of time, and kept as soon as it has ended."""
+import concurrent.futures
 import ctypes
 import dataclasses
 import datetime
@@ -9,12 +10,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import Callable
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NOT_SUPPORTED, NOT_FOUND = "not supported here", "not found here"  # outcomes that are the machine's, not ours
 BELOW_GOAL, REHEARSED = "misses its goal", "rehearsed"
+TOO_LONG = "FAILED (longer than"
 NOT_RUN, RUNNING, NO_TIME = "not run", "running", "no time"
 LEAST_SECONDS = 2  # with less left, nothing is begun
 LOG_BYTES = 60_000  # that are kept of what one row has printed
@@ -36,14 +39,16 @@ class Row:
 
 @dataclasses.dataclass
 class Section:
-    """Rows that together have a part of the time; what they leave is the next ones'."""
+    """Rows that together have a part of the time; what they leave is the next ones'. Of some whose seconds are of no
+    interest, several are made at once; what no command makes comes last there."""
     seconds: float
     rows: list
+    at_once: int = 1
 
 
 def judged(name, judge):
     """A row that no command makes."""
-    return Row(name, 1, lambda checks, limit: judge())
+    return Row(name, 0, lambda checks, limit: judge())
 
 
 def command_row(name, command, limit, *, environment=None, figure=lambda text: "", passed=lambda text: True,
@@ -83,7 +88,9 @@ class Checks:
         self.seconds = 60 * minutes
         self.environment = dict(os.environ if environment is None else environment)
         self.rows = []
-        self.process = None
+        self.running = set()  # process ids
+        self.is_stopped = False
+        self.saving = threading.RLock()
 
     def left(self):
         return self.began + self.seconds - time.monotonic()
@@ -96,36 +103,61 @@ class Checks:
         share = 0
         for section in sections:
             share += section.seconds / total
+            self.run_section(section, self.began + share * self.seconds)
+        for section in sections:
+            late = [row for row in section.rows if row.outcome == NO_TIME]
+            self.run_section(dataclasses.replace(section, rows=late), self.began + self.seconds)
+
+    def run_section(self, section, end):
+        def run(row):
+            self.run_row(row, end - time.monotonic())
+
+        if section.at_once == 1:
             for row in section.rows:
-                self.run_row(row, self.began + share * self.seconds - time.monotonic())
-        for row in self.rows:
-            if row.outcome == NO_TIME:
-                self.run_row(row, self.left())
+                run(row)
+            return
+        with concurrent.futures.ThreadPoolExecutor(section.at_once) as pool:
+            list(pool.map(run, [row for row in section.rows if row.limit > 0]))
+        for row in section.rows:
+            if row.limit == 0:
+                run(row)
 
     def run_row(self, row, left):
+        if self.is_stopped:
+            return
         limit = min(row.limit, left)
-        if limit < min(LEAST_SECONDS, row.limit):
+        if limit < LEAST_SECONDS and row.limit > 0:
             row.outcome = NO_TIME
             return self.save()
         row.outcome = RUNNING
         self.save()
-        print(f"gpu_check: {row.name}: ", file=sys.stderr, end="", flush=True)
         began = time.monotonic()
-        row.outcome, row.figure = row.make(self, limit)
-        row.seconds = round(time.monotonic() - began, 1)
-        print(row.outcome, row.figure, file=sys.stderr, flush=True)
+        outcome, figure = row.make(self, limit)
+        if limit < row.limit and outcome.startswith(TOO_LONG):
+            outcome = NO_TIME  # the row's own limit was not reached
+        with self.saving:
+            if self.is_stopped:
+                return
+            row.outcome, row.figure, row.seconds = outcome, figure, round(time.monotonic() - began, 1)
+        print(f"gpu_check: {row.name}: {outcome} {figure}", file=sys.stderr, flush=True)
         self.save()
 
     def stop(self):
         """Somebody ends the run: its table says so much."""
-        if self.process is not None:
-            end_session(self.process.pid)
-        for row in self.rows:
-            if row.outcome == RUNNING:
-                row.outcome = "cut off"
-        self.save()
+        with self.saving:
+            self.is_stopped = True
+            for row in self.rows:
+                if row.outcome == RUNNING:
+                    row.outcome = "cut off"
+            self.save()
+            for leader in tuple(self.running):
+                end_session(leader)
 
     def save(self):
+        with self.saving:
+            self.save_now()
+
+    def save_now(self):
         facts = {"head": self.head, "time": datetime.datetime.now().isoformat(timespec="seconds"),
                  "seconds": round(time.monotonic() - self.began, 1), "checks": [row.facts() for row in self.rows]}
         replace(self.out / "gpu_check.md", self.text())
@@ -157,27 +189,29 @@ class Checks:
 
     def execute(self, name, command, limit, environment):
         """The outcome and what was printed, whose end is also kept in the log."""
-        path = self.work / "output-of-a-row"
+        path = self.work / ("output of " + slug(name))
         # A session of its own, so that ranks of a job that hangs end with it; a file, since a pipe would wait for
         # whatever still holds it.
         with path.open("w") as output:
             try:
-                self.process = subprocess.Popen(
+                process = subprocess.Popen(
                     [str(word) for word in command], cwd=self.work, env={**self.environment, **environment},
                     stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
                     preexec_fn=end_with_parent)
             except OSError as error:
                 return f"FAILED ({error})", ""
+        self.running.add(process.pid)
         try:
-            status = self.process.wait(timeout=limit)
+            status = process.wait(timeout=limit)
             outcome = "passed" if status == 0 else f"FAILED ({status})"
         except subprocess.TimeoutExpired:
-            outcome = f"FAILED (longer than {limit:.0f} s)"
-        end_session(self.process.pid)
-        self.process.wait()
-        self.process = None
+            outcome = f"{TOO_LONG} {limit:.0f} s)"
+        end_session(process.pid)
+        process.wait()
+        self.running.discard(process.pid)
         text = path.read_text(errors="replace")
-        with self.log.open("a") as log:
+        path.unlink()
+        with self.saving, self.log.open("a") as log:
             log.write(f"===== {name}: {outcome}\n{' '.join(map(str, command))}\n{text[-LOG_BYTES:]}\n")
             log.flush()
             os.fsync(log.fileno())
@@ -194,9 +228,12 @@ def replace(path, text):
     os.replace(beside, path)
 
 
+PR_SET_PDEATHSIG = 1
+PRCTL = ctypes.CDLL(None).prctl  # looked up here: a new process of one with threads should do little
+
+
 def end_with_parent():
-    PR_SET_PDEATHSIG = 1
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_session(leader):
