@@ -66,15 +66,15 @@ class Benchmarks:
                 self.checks.goal("the slowest kernel against a copy", self.slowest_kernel, least=0.85),
                 self.checks.goal("staging in chunks against one copy to pinned memory", self.staging, least=0.95),
                 self.throughput(), self.peer("eager"),
-                self.against_torch("tokens/s against PyTorch's best so far"),
-                *self.overlap(), self.saves(),
-                self.checks.goal("what a save adds to the step beside it", lambda: max(self.stalls, default=None),
-                                 most=0.01)]
+                self.against_torch("tokens/s against PyTorch, eager"),
+                self.peer("compiled", "--compile"),
+                self.against_torch("tokens/s against PyTorch's best")]
 
     def more_rows(self):
-        return [self.peer("compiled", "--compile"),
-                self.against_torch("tokens/s against PyTorch's best"),
-                *self.other_models(), self.registered()]
+        return [self.saves(),
+                self.checks.goal("what a save adds to the step beside it", lambda: max(self.stalls, default=None),
+                                 most=0.01),
+                *self.other_models(), *self.overlap(), self.registered()]
 
     # Kernels.
 

@@ -217,15 +217,15 @@ class Rows:
         benchmarks = gpu_benchmarks.Benchmarks(self)
         at_once = max(1, min(4, (os.cpu_count() or 1) // 4))
         return [
-            Section(30, [command_row("troupe doctor", [self.program("troupe"), "doctor"], 30),
+            Section(15, [command_row("troupe doctor", [self.program("troupe"), "doctor"], 30),
                          *(self.tests(name, "gpu_tests", suite, 40) for name, suite in CONTRACTS)]),
-            Section(40, [self.groups(ranks) for ranks in (1, 2, 4)]),
-            Section(80, self.core_bits(), at_once),
-            Section(50, [self.failure("KILL"), self.failure("STOP")]),
-            Section(130, benchmarks.rows()),
-            Section(20, [self.tests("apps/gpt: kernels and model against the host's", "apps_gpt_gpu_tests", None, 60,
+            Section(15, [self.groups(ranks) for ranks in (1, 2, 4)]),
+            Section(50, self.core_bits(), at_once),
+            Section(40, [self.failure("KILL"), self.failure("STOP")]),
+            Section(110, benchmarks.rows()),
+            Section(10, [self.tests("apps/gpt: kernels and model against the host's", "apps_gpt_gpu_tests", None, 60,
                                     ("gpu", "cublas"))]),
-            Section(120, self.more_bits(), at_once),
-            Section(70, benchmarks.more_rows()),
-            Section(50, self.sanitized(), at_once),
+            Section(110, self.more_bits(), at_once),
+            Section(90, benchmarks.more_rows()),
+            Section(40, self.sanitized(), at_once),
         ]
