@@ -39,8 +39,8 @@ class Row:
 
 @dataclasses.dataclass
 class Section:
-    """Rows that together have a part of the time; what they leave is the next ones'. Of some whose seconds are of no
-    interest, several are made at once; what no command makes comes last there."""
+    """Rows that together have a part of the time; what they leave is the next ones'. Of some, whose seconds say
+    nothing, several are made at once; what no command makes comes last there."""
     seconds: float
     rows: list
     at_once: int = 1
