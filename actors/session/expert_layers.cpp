@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "core/experts/decision.hpp"
 #include "core/experts/dispatch.hpp"
 #include "core/experts/router.hpp"
 
@@ -66,22 +67,14 @@ class ExpertLayers::Layer final : public ExpertLayer {
     const std::size_t tokens = logits.size() / given.experts;
     ExpertRouting routes;
     routes.choices = given.choices;
-    routes.experts.resize(tokens * given.choices);
     routes.weights.resize(tokens * given.choices);
-    core::route<float>(router(), logits, bias(), {routes.experts, routes.weights});
-    std::optional<std::int64_t> capacity;
-    if (given.capacity_factor) {
-      capacity = TRY(core::expert_capacity(static_cast<std::int64_t>(tokens), given.choices, given.experts,
-                                           *given.capacity_factor));
-    }
-    auto dispatch = core::dispatch<float>(given.experts, routes.experts, routes.weights, capacity);
+    core::RouterDecision decision;
+    const core::RouterRule rule{router(), given.capacity_factor};
+    TRY(core::decide_alone<float>({rule, bias(), logits, routes.weights}, 1, decision));
+    routes.experts = std::move(decision.experts);
+    auto& dispatch = decision.dispatch;
     const auto planned = TRY(plan(dispatch));
-    if (all_.in_lane_()) {
-      auto chosen = counts_of(dispatch);
-      for (std::size_t expert = 0; expert < chosen.size(); ++expert)
-        chosen[expert] += dispatch.dropped[expert];
-      TRY(count(std::move(chosen), dispatch.dropped));
-    }
+    if (all_.in_lane_()) TRY(count(dispatch.chosen(), dispatch.dropped));
     take(planned, std::move(dispatch), routes);
     return routes;
   }
@@ -123,7 +116,7 @@ class ExpertLayers::Layer final : public ExpertLayer {
   Result<Planned> plan(const core::Dispatch& dispatch) override {
     const auto dropped = std::accumulate(dispatch.dropped.begin(), dispatch.dropped.end(), std::int64_t{0});
     auto planned = TRY(
-        unless_failed([&] { return plane_.count(number_, all_.in_lane_(), counts_of(dispatch), dropped); }));
+        unless_failed([&] { return plane_.count(number_, all_.in_lane_(), dispatch.counts(), dropped); }));
     planned_ = std::move(planned.plan);
     return Planned{planned.exchange, &planned_};
   }
@@ -161,12 +154,9 @@ class ExpertLayers::Layer final : public ExpertLayer {
   const ExpertGroupConfig& group() const { return plane_.group(number_); }
   core::RouterOptions router() const {
     const auto& given = plane_.options(number_);
-    const bool is_biased = given.bias_rate > 0;
-    return {.experts = given.experts,
-            .choices = given.choices,
-            .score = is_biased ? core::ScoreFunction::sigmoid : core::ScoreFunction::softmax,
-            .score_before_choice = given.score_before_choice,
-            .normalise = is_biased};
+    const core::RouterOptions plain{
+        .experts = given.experts, .choices = given.choices, .score_before_choice = given.score_before_choice};
+    return given.bias_rate > 0 ? plain.with_biases() : plain;
   }
 
   /// EG-4: what a failed session has on its way is not handed out.
@@ -181,13 +171,6 @@ class ExpertLayers::Layer final : public ExpertLayer {
     auto result = call();
     if (auto failure = failed()) return tl::unexpected(*std::move(failure));
     return result;
-  }
-
-  static std::vector<std::int64_t> counts_of(const core::Dispatch& dispatch) {
-    std::vector<std::int64_t> counts;
-    for (std::size_t expert = 0; expert < dispatch.experts(); ++expert)
-      counts.push_back(dispatch.count(expert));
-    return counts;
   }
 
   /// An exchange that was refused has no rows, and so no slots.

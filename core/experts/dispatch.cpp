@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "core/errors.hpp"
 
@@ -61,6 +62,18 @@ Result<std::int64_t> expert_capacity(std::int64_t tokens, std::size_t choices, s
       static_cast<double>(tokens) * static_cast<double>(choices) / static_cast<double>(experts);
   return static_cast<std::int64_t>(
       std::min(std::ceil(share * factor), static_cast<double>(tokens) * static_cast<double>(choices)));
+}
+
+std::vector<std::int64_t> Dispatch::counts() const {
+  std::vector<std::int64_t> found;
+  for (std::size_t expert = 0; expert < experts(); ++expert) found.push_back(count(expert));
+  return found;
+}
+
+std::vector<std::int64_t> Dispatch::chosen() const {
+  auto found = counts();
+  std::transform(found.begin(), found.end(), dropped.begin(), found.begin(), std::plus<>());
+  return found;
 }
 
 template <class T>

@@ -35,6 +35,8 @@ struct Dispatch {
   std::size_t experts() const { return dropped.size(); }
   std::int64_t slots() const { return first_slot.back(); }
   std::int64_t count(std::size_t expert) const { return first_slot[expert + 1] - first_slot[expert]; }
+  std::vector<std::int64_t> counts() const;  ///< (E): of slots
+  std::vector<std::int64_t> chosen() const;  ///< (E): of choices, whether they were dropped or not
 };
 
 /// Without a capacity nothing is dropped. `experts` and `weights` are (N, K); only the policy `probability`

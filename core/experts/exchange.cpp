@@ -22,10 +22,11 @@ Result<std::int64_t> most_expert_rows(const ExpertOwners& owners, const RoutedTo
   // Those of the group that have the same microbatch.
   const std::size_t together = std::min(owners.ranks, members);
   auto most = static_cast<std::int64_t>(together * tokens * choices);
-  if (owners.ranks > 1 && capacity_factor) {
+  if (capacity_factor) {
     const auto capacity = TRY(expert_capacity(static_cast<std::int64_t>(members * tokens), choices,
                                               owners.experts, *capacity_factor));
-    most = std::min(most, static_cast<std::int64_t>(owners.per_rank()) * capacity);
+    // A rank that has all experts computes in its slots, and has as many of these as choices.
+    if (owners.ranks > 1) most = std::min(most, static_cast<std::int64_t>(owners.per_rank()) * capacity);
   }
   return most * static_cast<std::int64_t>(owners.ranks / together);
 }
@@ -86,6 +87,21 @@ Result<ExpertExchange> plan_exchange(const ExpertOwners& owners, std::size_t ran
         "smaller microbatch, or a capacity",
         rank, row, fmt::format("{}", fmt::join(exchange.received, ", ")), most_rows);
   return exchange;
+}
+
+ExpertExchange exchange_alone(std::size_t experts, const Dispatch& dispatch) {
+  const std::vector<std::vector<std::int64_t>> counts{dispatch.counts()};
+  auto exchange = plan_exchange({experts, 1}, 0, counts, dispatch.slots());
+  CHECK(exchange.has_value(), "there is room for the slots of a dispatch, which counts every expert");
+  return *std::move(exchange);
+}
+
+Result<ExpertExchange> plan_without_others(const ExpertOwners& owners, std::size_t rank, std::size_t together,
+                                           const Dispatch& dispatch, std::int64_t most_rows) {
+  std::vector counts(owners.ranks, std::vector<std::int64_t>(dispatch.experts()));
+  for (std::size_t other = rank % together; other < counts.size(); other += together)
+    counts[other] = dispatch.counts();
+  return plan_exchange(owners, rank, counts, most_rows);
 }
 
 void group_rows(ExpertExchange& exchange) {

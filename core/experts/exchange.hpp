@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "core/experts/dispatch.hpp"
 #include "core/result.hpp"
 
 namespace troupe::core {
@@ -67,6 +68,14 @@ struct ExpertExchange {
 Result<ExpertExchange> plan_exchange(const ExpertOwners& owners, std::size_t rank,
                                      std::span<const std::vector<std::int64_t>> slots_of,
                                      std::int64_t most_rows);
+
+/// What a rank that has all experts exchanges: received rows are its slots.
+ExpertExchange exchange_alone(std::size_t experts, const Dispatch& dispatch);
+
+/// As plan_exchange(), before ranks can hear each other: as if one in `together` of them had counted what this
+/// rank has, and the others nothing.
+Result<ExpertExchange> plan_without_others(const ExpertOwners& owners, std::size_t rank, std::size_t together,
+                                           const Dispatch& dispatch, std::int64_t most_rows);
 
 /// Groups the rows of each expert, by source, so that there is one product per expert.
 void group_rows(ExpertExchange& exchange);

@@ -134,6 +134,13 @@ void weights_backward(const RouterOptions& options, std::span<const T> chosen, s
 
 }  // namespace
 
+RouterOptions RouterOptions::with_biases() const {
+  auto options = *this;
+  options.score = ScoreFunction::sigmoid;
+  options.normalise = true;
+  return options;
+}
+
 Result<void> validate(const RouterOptions& options) {
   const auto& o = options;
   if (o.experts < 1 || o.experts > kMostExperts)

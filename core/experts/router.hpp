@@ -30,6 +30,9 @@ struct RouterOptions {
   /// score is the sum of its best choices / chosen_groups experts.
   std::size_t groups = 1;
   std::size_t chosen_groups = 1;
+
+  /// The same with biases that even out the load: scores are sigmoids, the chosen ones divided by their sum.
+  RouterOptions with_biases() const;
 };
 
 /// Errc::invalid_argument names the first invalid option.

@@ -238,6 +238,18 @@ class Style(unittest.TestCase):
         for path in ("gpu/collective/open.cpp", "actors/session/groups.cpp", "tests/gpu/group_test.cpp"):
             self.assertEqual(layers.violations(path, text), [], path)
 
+    def test_experts_are_decided_about_in_one_place(self):
+        for text in ("core::route<float>(router, logits, bias, choices);", "auto d = core::dispatch<T>(count, experts);",
+                     "TRY(core::expert_capacity(tokens, choices, experts, factor))", "plan_exchange(owners, 0, counts, 9)",
+                     "update_expert_bias(biases, counts, rate);", "chosen[e] += dropped[e];", "bias_[layer][e] -= rate;"):
+            for path in ("apps/gpt/experts/expert_layer.cpp", "actors/session/expert_layers.cpp", "core/plan/mesh.cpp"):
+                self.assertEqual(len(layers.violations(path, "// a line\n" + text)), 1, (path, text))
+            for path in ("core/experts/decision.cpp", "actors/roles/expert_group.cpp", "actors/planes/experts/plane.cpp"):
+                self.assertEqual(layers.violations(path, text), [], (path, text))
+        for text in ("core::route_backward<T>(router, logits);", "core::decide_alone<T>(rows, 1, decision);",
+                     "layer.dispatch(routes, slots);", "d_bias[c] += d_out[c];", "const auto bias = biases[layer];"):
+            self.assertEqual(layers.violations("apps/gpt/a.cpp", text), [], text)
+
     def test_phrases_that_read_as_translated_are_found_and_their_like_are_not(self):
         for text in ("it can" " not be", "which hangs" " on the seed", "sent one" " a rank", "released once" " a save,",
                      "// it is held" "\n// against its hash", "/// where they come" "\n  /// to lie",

@@ -5,9 +5,7 @@
 #include <cmath>
 
 #include "core/errors.hpp"
-#include "core/experts/dispatch.hpp"
 #include "core/experts/exchange.hpp"
-#include "core/experts/router.hpp"
 
 namespace troupe::actors {
 
@@ -23,7 +21,7 @@ core::Result<void> check_layer(const core::ExpertLayerOptions& layer, std::size_
   };
   if (layer.experts > kMostExperts)
     return wrong(fmt::format("{} experts; at most {} are possible", layer.experts, kMostExperts));
-  TRY(core::ExpertOwners::create(layer.experts, static_cast<std::size_t>(ranks)));
+  const auto owners = TRY(core::ExpertOwners::create(layer.experts, static_cast<std::size_t>(ranks)));
   if (layer.choices < 1 || layer.choices > layer.experts) {
     return wrong(fmt::format("{} choices of a token among {} experts; give a number from 1 to that",
                              layer.choices, layer.experts));
@@ -34,10 +32,8 @@ core::Result<void> check_layer(const core::ExpertLayerOptions& layer, std::size_
     return wrong(fmt::format("a bias rate of {}; give 0 or a number above it", layer.bias_rate));
   if (layer.most_rows && *layer.most_rows < 0)
     return wrong(fmt::format("room for {} rows; give 0 or more", *layer.most_rows));
-  if (layer.capacity_factor) {
-    TRY(core::expert_capacity(static_cast<std::int64_t>(layer.tokens), layer.choices, layer.experts,
-                              *layer.capacity_factor));
-  }
+  TRY(core::most_expert_rows(
+      owners, {.tokens = layer.tokens, .choices = layer.choices, .capacity_factor = layer.capacity_factor}));
   return {};
 }
 

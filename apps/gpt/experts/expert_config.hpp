@@ -60,12 +60,9 @@ struct ExpertConfig {
   }
   core::RouterRule rule() const { return {router(), capacity_factor, balance, z_loss}; }
   core::RouterOptions router() const {
-    const bool is_biased = bias_rate > 0;
-    return {.experts = count,
-            .choices = choices,
-            .score = is_biased ? core::ScoreFunction::sigmoid : core::ScoreFunction::softmax,
-            .score_before_choice = score_before_choice,
-            .normalise = is_biased};
+    const core::RouterOptions plain{
+        .experts = count, .choices = choices, .score_before_choice = score_before_choice};
+    return bias_rate > 0 ? plain.with_biases() : plain;
   }
   bool in_layer(std::size_t layer) const {
     return count > 0 && std::find(dense_layers.begin(), dense_layers.end(), layer) == dense_layers.end();
