@@ -33,12 +33,13 @@ std::int64_t sum_of(const RowCounts& counts) {
 
 ExpertGroupMachine::ExpertGroupMachine(ExpertGroupConfig config)
     : config_(std::move(config)),
-      chosen_(config_.owners.experts, 0),
-      dropped_(config_.owners.experts, 0),
-      bias_(config_.bias_rate > 0 ? config_.owners.experts : 0, 0.0F),
-      all_chosen_(config_.owners.experts, 0),
-      all_dropped_(config_.owners.experts, 0) {
-  CHECK(config_.members.size() == config_.owners.ranks, "experts are shared by the members of the group");
+      owners_(config_.spread.owners()),
+      chosen_(config_.spread.experts, 0),
+      dropped_(config_.spread.experts, 0),
+      bias_(config_.bias_rate > 0 ? config_.spread.experts : 0, 0.0F),
+      all_chosen_(config_.spread.experts, 0),
+      all_dropped_(config_.spread.experts, 0) {
+  CHECK(config_.members.size() == owners_.ranks, "experts are shared by the members of the group");
   CHECK(config_.place < config_.members.size(), "a rank is a member of its group");
 }
 
@@ -82,13 +83,13 @@ void ExpertGroupMachine::on(const messages::RowsCounted& counted, Outbox& outbox
   }
   const bool is_negative =
       std::any_of(counted.counts.begin(), counted.counts.end(), [](std::int64_t count) { return count < 0; });
-  if (counted.counts.size() != config_.owners.experts || is_negative || counted.dropped < 0 ||
+  if (counted.counts.size() != owners_.experts || is_negative || counted.dropped < 0 ||
       sum_of(counted.counts) + counted.dropped != counted.chosen) {
     return refuse(
         counted.exchange, Errc::invalid_argument,
         fmt::format("layer {} has {} experts, found {} counts of {} rows and {} dropped ones for {} "
                     "choices; count each choice once",
-                    config_.layer, config_.owners.experts, counted.counts.size(), sum_of(counted.counts),
+                    config_.layer, owners_.experts, counted.counts.size(), sum_of(counted.counts),
                     counted.dropped, counted.chosen),
         outbox);
   }
@@ -103,9 +104,9 @@ std::string ExpertGroupMachine::overflow(const std::vector<RowCounts>& counts) c
   for (std::size_t to = 0; to < config_.members.size(); ++to) {
     std::int64_t rows = 0;
     for (const RowCounts& of_rank : counts) {
-      const auto first = of_rank.begin() + static_cast<std::ptrdiff_t>(config_.owners.first(to));
-      rows += std::accumulate(first, first + static_cast<std::ptrdiff_t>(config_.owners.per_rank()),
-                              std::int64_t{0});
+      const auto first = of_rank.begin() + static_cast<std::ptrdiff_t>(owners_.first(to));
+      rows +=
+          std::accumulate(first, first + static_cast<std::ptrdiff_t>(owners_.per_rank()), std::int64_t{0});
     }
     if (rows <= config_.most_rows) continue;
     return fmt::format(
@@ -136,7 +137,7 @@ void ExpertGroupMachine::on(const messages::CountsKnown& known, Outbox& outbox) 
     if (refusal_.empty()) refusal_ = too_many;
     for (auto& of_rank : counts) std::fill(of_rank.begin(), of_rank.end(), 0);
   }
-  auto plan = core::plan_exchange(config_.owners, config_.place, counts, config_.most_rows);
+  auto plan = core::plan_exchange(owners_, config_.place, counts, config_.most_rows);
   if (!plan) {
     exchanges_.erase(found);
     return refuse(known.exchange, plan.error().code, plan.error().message, outbox);

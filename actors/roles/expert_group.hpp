@@ -16,7 +16,7 @@ namespace troupe::actors {
 struct ExpertGroupConfig {
   core::Rank rank{};
   std::uint32_t layer = 0;
-  core::ExpertOwners owners;        ///< of the experts among `members`
+  core::ExpertSpread spread;        ///< of the experts among `members`
   std::vector<core::Rank> members;  ///< of the group that shares the experts, this rank among them
   std::size_t place = 0;            ///< of this rank among them
   /// Rows that may come to a rank's experts in one exchange.
@@ -79,6 +79,7 @@ class ExpertGroupMachine final : public Machine {
   bool is_planned(const messages::RowsWanted& wanted, const Exchange& exchange) const;
 
   ExpertGroupConfig config_;
+  core::ExpertOwners owners_;  ///< of parts of experts, whose rows are counted and exchanged
   State state_ = State::idle;
   core::Step step_{-1};
   core::Step decided_{-1};

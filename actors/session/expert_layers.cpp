@@ -16,6 +16,14 @@ using messages::RowsGo;
 
 namespace {
 
+template <class T>
+std::vector<T> repeated(const std::vector<T>& values, std::size_t times) {
+  std::vector<T> found;
+  found.reserve(values.size() * times);
+  for (const T& value : values) found.insert(found.end(), times, value);
+  return found;
+}
+
 core::Dispatch dispatch_of(const ExpertRouting& routing) {
   core::Dispatch dispatch;
   dispatch.first_slot = {0, static_cast<std::int64_t>(routing.choice_of_slot.size())};
@@ -50,8 +58,8 @@ class ExpertLayers::Layer final : public ExpertLayer {
  public:
   Layer(ExpertLayers& all, std::uint32_t number) : all_(all), plane_(all.plane_), number_(number) {}
 
-  int experts_here() const override { return static_cast<int>(group().owners.per_rank()); }
-  int first_expert() const override { return static_cast<int>(group().owners.first(group().place)); }
+  int experts_here() const override { return static_cast<int>(group().spread.per_rank()); }
+  int first_expert() const override { return static_cast<int>(group().spread.first(group().place)); }
   std::int64_t most_rows() const override { return group().most_rows; }
   std::span<const float> bias() const override { return plane_.bias(number_); }
   std::span<const std::int64_t> chosen() const override { return plane_.chosen(number_); }
@@ -66,15 +74,17 @@ class ExpertLayers::Layer final : public ExpertLayer {
     }
     const std::size_t tokens = logits.size() / given.experts;
     ExpertRouting routes;
-    routes.choices = given.choices;
+    const std::size_t parts = group().spread.parts;
+    routes.choices = given.choices * parts;
     routes.weights.resize(tokens * given.choices);
     core::RouterDecision decision;
     const core::RouterRule rule{router(), given.capacity_factor};
     TRY(core::decide_alone<float>({rule, bias(), logits, routes.weights}, 1, decision));
-    routes.experts = std::move(decision.experts);
-    auto& dispatch = decision.dispatch;
+    routes.experts = repeated(decision.experts, parts);
+    routes.weights = repeated(routes.weights, parts);
+    auto dispatch = core::dispatch_of_parts(group().spread, decision.dispatch);
     const auto planned = TRY(plan(dispatch));
-    if (all_.in_lane_()) TRY(count(dispatch.chosen(), dispatch.dropped));
+    if (all_.in_lane_()) TRY(count(std::move(decision.chosen), std::move(decision.dropped)));
     take(planned, std::move(dispatch), routes);
     return routes;
   }
@@ -82,7 +92,7 @@ class ExpertLayers::Layer final : public ExpertLayer {
   Result<void> route_backward(const ExpertRouting& routes, std::span<const float> logits,
                               std::span<const float> d_weights, std::span<float> d_logits) override {
     const auto experts = plane_.options(number_).experts;
-    const auto choices = plane_.options(number_).choices;
+    const std::size_t parts = group().spread.parts, choices = plane_.options(number_).choices * parts;
     if (logits.size() != routes.experts.size() / choices * experts || d_logits.size() != logits.size() ||
         d_weights.size() != routes.weights.size()) {
       return core::fail(
@@ -91,7 +101,14 @@ class ExpertLayers::Layer final : public ExpertLayer {
           "each of {} choices",
           number_, routes.experts.size() / choices, experts, choices);
     }
-    core::route_backward<float>(router(), logits, routes.experts, d_weights, d_logits);
+    // Each part of an expert has a share in the gradient of the weight of its choice.
+    std::vector<std::int32_t> chosen(routes.experts.size() / parts);
+    std::vector<float> d_chosen(chosen.size());
+    for (std::size_t i = 0; i < routes.experts.size(); ++i) {
+      chosen[i / parts] = routes.experts[i];
+      d_chosen[i / parts] += d_weights[i];
+    }
+    core::route_backward<float>(router(), logits, chosen, d_chosen, d_logits);
     return {};
   }
 

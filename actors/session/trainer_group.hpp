@@ -102,7 +102,9 @@ class TrainerGroup {
 };
 
 /// Where the tokens of a microbatch go in a layer of experts. N tokens, K choices of each, S slots: the
-/// choices that are kept, by expert, and within an expert by token.
+/// choices that are kept, by expert, and within an expert by token. Where data-parallel ranks keep parts of
+/// experts (TrainingOptions::expert_tensor_parallel), a choice is one for each part of its expert: K counts
+/// all of them, with the weight of the choice each, and the sums over them add the parts.
 struct ExpertRouting {
   /// Rows of one rank's tokens among those that come here, for one expert.
   struct Product {

@@ -63,7 +63,13 @@ Result<std::unique_ptr<DistributedTrainer>> DistributedTrainer::create(
     actors::RankWorld& world, const TrainerOptions& of_job, const Corpus& corpus,
     std::optional<std::size_t> device_bytes) {
   TrainerOptions options = of_job;
-  options.model = model_of_rank(options.model, options.session.training, world.rank());
+  options.model = TRY(model_of_rank(options.model, options.session.training, world.rank()));
+  if (options.model.experts.parts > 1 && world.device().kind() == gpu::DeviceKind::cuda)
+    return core::fail(
+        core::Errc::unavailable,
+        "--expert-tensor-parallel {} with --tensor-parallel {}: on GPUs an expert is cut as its "
+        "layer is; leave out --expert-tensor-parallel, or use --device host",
+        options.session.training.expert_tensor_parallel, options.session.training.tensor_parallel);
   const ExpertConfig& experts = options.model.experts;
   std::shared_ptr<std::vector<float>> biases;
   if (experts.count > 0 && experts.bias_rate > 0) {

@@ -74,6 +74,7 @@ const std::vector<Known>& known_to_local() {
       {"--z-loss"},
       {"--capacity-factor"},
       {"--expert-parallel", {"1"}},
+      {"--expert-tensor-parallel", {"0", "1"}},
       {"--pipeline-parallel", {"1"}},
       {"--tensor-parallel", {"1"}},
       {"--tensor-slices", {"1"}},

@@ -398,6 +398,7 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
                       options.evaluate_only ? "--evaluate-only" : "--print-tokens");
   auto& training = trainer.session.training;
   training.expert_parallel = TRY(expert_parallel_of(options.experts, trainer.model, options.local));
+  training.expert_tensor_parallel = options.experts.tensor_parallel;
   TRY(check_tensor_options(training, trainer.tensor, options.local));
   TRY(check_pipeline_options(trainer, options.local));
   if (options.local) TRY(check_local_options(options.given, options.evaluate_only));
@@ -415,6 +416,9 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
                                    fmt::format("{} of {} per token", experts.choices, experts.count));
     run.configuration.emplace_back("ranks that experts are distributed over",
                                    std::to_string(training.expert_parallel));
+    if (training.expert_parts() > 1)
+      run.configuration.emplace_back("ranks that each expert is cut over",
+                                     std::to_string(training.expert_tensor_parallel));
   }
   run.configuration.emplace_back("loss scale", options.loss_scale);
   for (auto& row : describe(training, trainer.tensor)) run.configuration.push_back(std::move(row));

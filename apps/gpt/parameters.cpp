@@ -59,9 +59,10 @@ class TableBuilder {
     const std::string prefix = layer + (is_mixtral ? "block_sparse_moe." : "mlp.");
     ExpertLayerParameters found;
     found.router = matrix(prefix + "gate.weight", config.count, config_.width);
-    const std::size_t first = config.owners().first(config.place);
+    const auto spread = config.spread();
+    const std::size_t first = spread.first(config.place);
     is_expert_ = true;
-    for (std::size_t e = first; e < first + config.owners().per_rank(); ++e)
+    for (std::size_t e = first; e < first + spread.per_rank(); ++e)
       found.experts.push_back(
           gated(fmt::format("{}experts.{}.", prefix, e), config.feed_forward, is_mixtral));
     is_expert_ = false;

@@ -148,6 +148,7 @@ void add_training(Collector& all, const Options& options, const RunOptions& run)
       .add("--context-parallel", training.context_parallel)
       .add("--pipeline-parallel", training.pipeline_parallel)
       .add("--expert-parallel", training.expert_parallel)
+      .add("--expert-tensor-parallel", training.expert_tensor_parallel)
       .add("--save-every", run.save_every)
       .add("--device", run.world.device.substr(0, run.world.device.find(':')));
 }

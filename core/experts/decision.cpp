@@ -15,6 +15,11 @@ void choose(const RouterRows<T>& rows, std::span<const T> logits, std::span<std:
   route<T>(rows.rule.router, logits, bias, {experts, weights});
 }
 
+void count(RouterDecision& decision) {
+  decision.chosen = decision.dispatch.chosen();
+  decision.dropped = decision.dispatch.dropped;
+}
+
 /// What is decided about the rows of a microbatch together: drops, load and losses.
 template <class T>
 Result<void> decide(const RouterRule& rule, std::span<const T> logits, std::span<const std::int32_t> experts,
@@ -39,6 +44,7 @@ Result<void> decide_alone(const RouterRows<T>& rows, double router_factor, Route
   decision.experts.resize(rows.weights.size());
   choose<T>(rows, rows.logits, decision.experts, rows.weights);
   TRY(decide<T>(rows.rule, rows.logits, decision.experts, rows.weights, decision));
+  count(decision);
   decision.loss *= router_factor;
   return {};
 }
@@ -54,6 +60,7 @@ Result<void> decide_together(const RouterRows<T>& own, std::span<const T> logits
   choose<T>(own, logits, experts, weights);
   TRY(decide<T>(own.rule, logits, experts, weights, decision));
   decision.dispatch = dispatch_of_some(decision.dispatch, K, members.own, decision.experts);
+  count(decision);
   decision.loss = members.is_first ? decision.loss * router_factor : 0;
   return {};
 }

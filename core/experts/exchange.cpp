@@ -17,18 +17,49 @@ Result<ExpertOwners> ExpertOwners::create(std::size_t experts, std::size_t ranks
   return ExpertOwners{experts, ranks};
 }
 
-Result<std::int64_t> most_expert_rows(const ExpertOwners& owners, const RoutedTokens& routed) {
+Result<ExpertSpread> ExpertSpread::create(std::size_t experts, std::size_t ranks, std::size_t parts) {
+  if (parts < 1 || ranks % parts != 0)
+    return fail(Errc::invalid_argument,
+                "{} parts of each expert cannot be on {} ranks alike; choose as many as divide them", parts,
+                ranks);
+  TRY(ExpertOwners::create(experts, ranks / parts));
+  return ExpertSpread{experts, ranks, parts};
+}
+
+Dispatch dispatch_of_parts(const ExpertSpread& spread, const Dispatch& whole) {
+  if (spread.parts == 1) return whole;
+  const auto parts = static_cast<std::int64_t>(spread.parts);
+  Dispatch found;
+  found.first_slot = {0};
+  found.slot_of_choice.assign(whole.slot_of_choice.size() * spread.parts, Dispatch::kDropped);
+  for (std::size_t rank = 0; rank < spread.ranks; ++rank) {
+    const auto part = static_cast<std::int64_t>(rank % spread.parts);
+    for (std::size_t expert = spread.first(rank); expert < spread.first(rank) + spread.per_rank(); ++expert) {
+      for (auto slot = whole.first_slot[expert]; slot < whole.first_slot[expert + 1]; ++slot) {
+        const auto choice = whole.choice_of_slot[static_cast<std::size_t>(slot)] * parts + part;
+        found.slot_of_choice[static_cast<std::size_t>(choice)] =
+            static_cast<std::int64_t>(found.choice_of_slot.size());
+        found.choice_of_slot.push_back(choice);
+      }
+      found.first_slot.push_back(static_cast<std::int64_t>(found.choice_of_slot.size()));
+      found.dropped.push_back(part == 0 ? whole.dropped[expert] : 0);
+    }
+  }
+  return found;
+}
+
+Result<std::int64_t> most_expert_rows(const ExpertSpread& spread, const RoutedTokens& routed) {
   const auto& [tokens, choices, members, capacity_factor] = routed;
   // Those of the group that have the same microbatch.
-  const std::size_t together = std::min(owners.ranks, members);
+  const std::size_t together = std::min(spread.ranks, members);
   auto most = static_cast<std::int64_t>(together * tokens * choices);
   if (capacity_factor) {
     const auto capacity = TRY(expert_capacity(static_cast<std::int64_t>(members * tokens), choices,
-                                              owners.experts, *capacity_factor));
+                                              spread.experts, *capacity_factor));
     // A rank that has all experts computes in its slots, and has as many of these as choices.
-    if (owners.ranks > 1) most = std::min(most, static_cast<std::int64_t>(owners.per_rank()) * capacity);
+    if (spread.ranks > 1) most = std::min(most, static_cast<std::int64_t>(spread.per_rank()) * capacity);
   }
-  return most * static_cast<std::int64_t>(owners.ranks / together);
+  return most * static_cast<std::int64_t>(spread.ranks / together);
 }
 
 std::int64_t ExpertExchange::received_rows() const {
@@ -89,9 +120,9 @@ Result<ExpertExchange> plan_exchange(const ExpertOwners& owners, std::size_t ran
   return exchange;
 }
 
-ExpertExchange exchange_alone(std::size_t experts, const Dispatch& dispatch) {
+ExpertExchange exchange_alone(const Dispatch& dispatch) {
   const std::vector<std::vector<std::int64_t>> counts{dispatch.counts()};
-  auto exchange = plan_exchange({experts, 1}, 0, counts, dispatch.slots());
+  auto exchange = plan_exchange({dispatch.experts(), 1}, 0, counts, dispatch.slots());
   CHECK(exchange.has_value(), "there is room for the slots of a dispatch, which counts every expert");
   return *std::move(exchange);
 }

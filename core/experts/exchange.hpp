@@ -25,6 +25,27 @@ struct ExpertOwners {
   std::size_t first(std::size_t rank) const { return rank * per_rank(); }
 };
 
+/// Distribution of experts of which each is in equal parts, on consecutive ranks: what is exchanged are rows
+/// of parts, which ExpertOwners knows as experts.
+struct ExpertSpread {
+  std::size_t experts = 0;
+  std::size_t ranks = 1;
+  std::size_t parts = 1;
+
+  /// Errc::invalid_argument unless the ranks have all parts of equally many experts.
+  static Result<ExpertSpread> create(std::size_t experts, std::size_t ranks, std::size_t parts);
+
+  ExpertOwners owners() const { return {experts * parts, ranks}; }
+  std::size_t per_rank() const { return experts * parts / ranks; }
+  /// The first expert of which a rank has a part.
+  std::size_t first(std::size_t rank) const { return rank / parts * per_rank(); }
+  /// The rank that has the first part of an expert.
+  std::size_t owner(std::size_t expert) const { return expert / per_rank() * parts; }
+};
+
+/// Each choice becomes one for each part of its expert, of which there are then K * parts for a token.
+Dispatch dispatch_of_parts(const ExpertSpread& spread, const Dispatch& dispatch);
+
 /// What the ranks of an expert-parallel group have of a microbatch.
 struct RoutedTokens {
   std::size_t tokens = 0;  ///< of each rank
@@ -37,7 +58,7 @@ struct RoutedTokens {
 
 /// Rows that may come to a rank's experts in one exchange: all choices of all ranks, or those that a capacity
 /// lets through. Errc::invalid_argument as expert_capacity().
-Result<std::int64_t> most_expert_rows(const ExpertOwners& owners, const RoutedTokens& routed);
+Result<std::int64_t> most_expert_rows(const ExpertSpread& spread, const RoutedTokens& routed);
 
 /// Rows that belong together among those a rank received.
 struct ExpertRows {
@@ -70,10 +91,10 @@ Result<ExpertExchange> plan_exchange(const ExpertOwners& owners, std::size_t ran
                                      std::int64_t most_rows);
 
 /// What a rank that has all experts exchanges: received rows are its slots.
-ExpertExchange exchange_alone(std::size_t experts, const Dispatch& dispatch);
+ExpertExchange exchange_alone(const Dispatch& dispatch);
 
-/// As plan_exchange(), before ranks can hear each other: as if one in `together` of them had counted what this
-/// rank has, and the others nothing.
+/// As plan_exchange(), before ranks can hear each other: as if one in `together` of them had counted what
+/// this rank has, and the others nothing.
 Result<ExpertExchange> plan_without_others(const ExpertOwners& owners, std::size_t rank, std::size_t together,
                                            const Dispatch& dispatch, std::int64_t most_rows);
 

@@ -51,7 +51,8 @@ struct ParameterSpec {
   /// a save of two under one name is refused.
   bool is_copy = false;
   /// For expert parallelism: it belongs to this rank's experts, under a name that no other rank of the
-  /// expert-parallel group uses. The others have as many, of the same shapes, under their own names.
+  /// expert-parallel group uses, but for those that keep other parts of it (expert_tensor_parallel). The
+  /// others have as many, of the same shapes, under their own names.
   bool is_expert = false;
   /// For a trained bf16 parameter: its values are its fp32 masters rounded to microscaling blocks (MXFP8) of
   /// 32 neighbouring elements in f8_e4m3 or f8_e5m2, on any number of ranks, and it is gathered as such
@@ -216,6 +217,16 @@ struct TrainingOptions {
   /// be a multiple of it. If it is greater, the lanes must be a multiple of the ranks with lanes of their
   /// own. Session::group() has "ep".
   int expert_parallel = 1;
+  /// Ranks that each expert is cut over: tensor_parallel, which 0 stands for, or a multiple of it. In the
+  /// latter case data-parallel neighbours keep different parts of the same experts
+  /// (ParameterSpec::global_shape), and the group "ep" has expert_ranks() members.
+  int expert_tensor_parallel = 0;
+  /// Parts of an expert that are on different data-parallel ranks.
+  int expert_parts() const {
+    return expert_tensor_parallel == 0 ? 1 : expert_tensor_parallel / tensor_parallel;
+  }
+  /// Consecutive data-parallel ranks that experts and their parts are distributed over.
+  int expert_ranks() const { return expert_parallel * expert_parts(); }
   /// For each layer of the model that all ranks have in common, pipeline stages included: Session::experts()
   /// has those with experts. A rank's experts of a layer are consecutive ones.
   std::vector<ExpertLayerOptions> experts{};

@@ -101,6 +101,7 @@ const std::vector<OptionRow> kAllOptions{
     {"--context-parallel", "2", W::told},
     {"--pipeline-parallel", "2", W::told},
     {"--expert-parallel", "2", W::told, Among::alike, kMixture},
+    {"--expert-tensor-parallel", "2", W::told, Among::alike, kMixture},
     {"--save-every", "1", W::told},
     {"--device", "cuda", W::told, Among::alike, "--dtype f32"},
     {"--initial-deviation", "0.03", W::none},

@@ -40,8 +40,8 @@ void add(std::vector<Cut>& all, Cut axes, int data_parallel) {
   axes.sequence = axes.tensor > 1 || axes.slices > 1;
   const bool has_copies = axes.strategy == Strategy::hsdp || axes.strategy == Strategy::hfsdp;
   const int copies = has_copies ? 2 : 1;
-  if (data_parallel * axes.context / axes.expert_parallel % copies != 0 || data_parallel % copies != 0)
-    return;
+  const int experts_over = axes.expert_parallel * std::max(axes.expert_tensor / axes.tensor, 1);
+  if (data_parallel * axes.context % (experts_over * copies) != 0 || data_parallel % copies != 0) return;
   axes.copies = copies;
   all.push_back(axes);
 }
@@ -96,6 +96,31 @@ std::vector<Cut> meshes_with_context(bool experts) {
         if (data_parallel == 4) continue;
         for (const auto& [schedule, chunks] : kSchedules) {
           if (has_to_wait(strategy, chunks) && experts_over > 1) continue;
+          axes.stages = 2;
+          axes.schedule = schedule;
+          axes.chunks = chunks;
+          add(all, axes, data_parallel);
+        }
+      }
+    }
+  }
+  return all;
+}
+
+/// Meshes of a model whose experts are cut in two, and nothing else is but stages.
+std::vector<Cut> meshes_with_parts() {
+  std::vector<Cut> all;
+  for (const auto strategy : kStrategies) {
+    for (const int data_parallel : {2, 4}) {
+      for (const int experts_over : {1, 2}) {
+        Cut axes;
+        axes.experts = true;
+        axes.strategy = strategy;
+        axes.expert_parallel = experts_over;
+        axes.expert_tensor = 2;
+        add(all, axes, data_parallel);
+        for (const auto& [schedule, chunks] : kSchedules) {
+          if (has_to_wait(strategy, chunks)) continue;
           axes.stages = 2;
           axes.schedule = schedule;
           axes.chunks = chunks;
@@ -165,11 +190,15 @@ std::vector<Family> families() {
   context.ranks = 2;
   context.slices = 2;
   context.sequence = true;
+  Cut parts;
+  parts.experts = true;
+  parts.ranks = parts.expert_tensor = 2;
   Cut both = context;
   both.experts = both.capacity = true;
   return {{"Experts", meshes_with_experts(), experts},
           {"Context", meshes_with_context(false), context},
           {"ContextOfExperts", meshes_with_context(true), both},
+          {"PartsOfExperts", meshes_with_parts(), parts},
           {"Stages", meshes_with_stages(), {}}};
 }
 

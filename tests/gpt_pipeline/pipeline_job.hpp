@@ -36,15 +36,17 @@ struct Cut {
   bool experts = false;   ///< in all layers but the first
   bool capacity = false;  ///< which drops what is too much for an expert
   int expert_parallel = 1;
-  int context = 1;  ///< ranks that share each sequence
+  int context = 1;        ///< ranks that share each sequence
+  int expert_tensor = 0;  ///< ranks that each expert is cut over; 0: as layers
 
   std::string name() const {
     const auto parts = fmt::format("{}parts{}", std::max(tensor, slices), sequence ? "byrows" : "");
-    return fmt::format("{}{}x{}on{}{}{}{}{}{}{}", core::name_of(schedule), stages, chunks, ranks,
+    return fmt::format("{}{}x{}on{}{}{}{}{}{}{}{}", core::name_of(schedule), stages, chunks, ranks,
                        tied ? "tied" : "untied", core::name_of(strategy),
                        tensor > 1 || slices > 1 ? parts : "", capacity ? "capacity" : "",
                        expert_parallel > 1 ? fmt::format("ep{}", expert_parallel) : "",
-                       context > 1 ? fmt::format("cp{}", context) : "");
+                       context > 1 ? fmt::format("cp{}", context) : "",
+                       expert_tensor > 0 ? fmt::format("etp{}", expert_tensor) : "");
   }
 
   friend std::ostream& operator<<(std::ostream& out, const Cut& of) { return out << of.name(); }
@@ -77,6 +79,7 @@ inline TrainerOptions trainer_options(const Cut& cut) {
   training.optimizer_instances = cut.copies;
   training.expert_parallel = cut.expert_parallel;
   training.context_parallel = cut.context;
+  training.expert_tensor_parallel = cut.expert_tensor;
   training.lanes = 8;
   training.bucket_elements = 3000;
   training.clip_norm = 1;

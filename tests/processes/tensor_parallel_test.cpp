@@ -432,6 +432,12 @@ TEST_F(TensorParallel, ExportsTheModelOfOneRank) {
   const auto cut = command(1, {"--experts", "4", "--tensor-slices", "2"}, "cut");
   EXPECT_TRUE(command(4, {"--experts", "4", "--expert-parallel", "2", "--tensor-parallel", "2"}, "both") ==
               cut);
+  const auto parts = command(2, {"--experts", "4", "--expert-tensor-parallel", "2"}, "parts");
+  ASSERT_EQ(parts.size(), experts.size());
+  EXPECT_TRUE(command(4,
+                      {"--experts", "4", "--expert-parallel", "2", "--expert-tensor-parallel", "2",
+                       "--strategy", "zero3"},
+                      "spread-parts") == parts);
   const auto shared = command(2, {"--context-parallel", "2"}, "shared");
   ASSERT_EQ(shared.size(), sliced.size());
   EXPECT_TRUE(command(4, {"--context-parallel", "2", "--strategy", "zero3"}, "sharded-sequences") == shared);

@@ -90,7 +90,7 @@ class ExpertBugs : public testing::TestWithParam<Planted>, private RoleWitness {
     for (std::int32_t rank = 0; rank < 2; ++rank) {
       const ExpertGroupConfig config{.rank = {rank},
                                      .layer = 0,
-                                     .owners = {4, 2},
+                                     .spread = {4, 2},
                                      .members = {Rank{0}, Rank{1}},
                                      .place = static_cast<std::size_t>(rank),
                                      .most_rows = 100,

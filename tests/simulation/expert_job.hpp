@@ -30,7 +30,8 @@ constexpr int kLayers = 3;
 constexpr int kLanes = 16;
 
 /// ep data-parallel ranks share the experts, tp neighbours the elements of everything, and cp of the
-/// data-parallel ranks each lane, of which each has tokens of its own.
+/// data-parallel ranks each lane, of which each has tokens of its own. Each expert may be in several parts,
+/// on so many of these ranks: then it is ep times parts of them that share all experts.
 struct Spread {
   int ranks = 1;
   int ep = 1;
@@ -41,15 +42,24 @@ struct Spread {
   int tp = 1;
   core::DType wire = core::DType::f32;
   int cp = 1;
+  int parts = 1;
 
+  int members() const { return ep * parts; }
   std::size_t width() const { return kWidth / static_cast<std::size_t>(tp); }
   std::size_t offset(core::Rank rank) const { return static_cast<std::size_t>(rank.value % tp) * width(); }
   /// In the expert-parallel group.
-  int place(core::Rank rank) const { return rank.value / tp % ep; }
+  int place(core::Rank rank) const { return rank.value / tp % members(); }
+  std::size_t part_width() const { return width() / static_cast<std::size_t>(parts); }
+  /// The first element of an expert that the rank has, among those of its width().
+  std::size_t first_of_part(core::Rank rank) const {
+    return static_cast<std::size_t>(place(rank) % parts) * part_width();
+  }
 
   std::string name() const {
-    return fmt::format("{}On{}ep{}{}{}{}", core::name_of(strategy), ranks, ep, instances > 1 ? "Copies" : "",
-                       tp > 1 ? fmt::format("tp{}", tp) : "", cp > 1 ? fmt::format("cp{}", cp) : "");
+    return fmt::format("{}On{}ep{}{}{}{}{}", core::name_of(strategy), ranks, ep,
+                       instances > 1 ? "Copies" : "", tp > 1 ? fmt::format("tp{}", tp) : "",
+                       cp > 1 ? fmt::format("cp{}", cp) : "",
+                       parts > 1 ? fmt::format("etp{}", tp * parts) : "");
   }
 
   friend std::ostream& operator<<(std::ostream& out, const Spread& of) { return out << of.name(); }
@@ -69,8 +79,11 @@ class Trainer {
   Trainer(Session& session, const Spread& spread)
       : session_(session),
         own_(kExperts / spread.ep),
-        place_(spread.place(session.rank())),
-        ep_(spread.ep),
+        place_(spread.place(session.rank()) / spread.parts),
+        members_(spread.members()),
+        parts_(spread.parts),
+        part_width_(spread.part_width()),
+        first_of_part_(spread.first_of_part(session.rank())),
         pieces_(spread.cp),
         piece_(session.rank().value / spread.tp % spread.cp),
         width_(spread.width()),
@@ -79,17 +92,18 @@ class Trainer {
   static std::vector<core::ParameterSpec> specs(const Spread& spread, core::Rank rank) {
     std::vector<core::ParameterSpec> specs;
     const int own = kExperts / spread.ep;
-    const auto add = [&](int layer, std::string name) {
-      specs.push_back({std::move(name), {static_cast<std::int64_t>(spread.width())}});
+    const auto add = [&](int layer, std::string name, std::size_t width, std::size_t offset) {
+      specs.push_back({std::move(name), {static_cast<std::int64_t>(width)}});
       specs.back().unit = core::UnitIndex{static_cast<std::uint32_t>(layer)};
-      if (spread.tp == 1) return;
+      if (width == kWidth) return;
       specs.back().global_shape = {static_cast<std::int64_t>(kWidth)};
-      specs.back().offset = {static_cast<std::int64_t>(spread.offset(rank))};
+      specs.back().offset = {static_cast<std::int64_t>(offset)};
     };
     for (int layer = 0; layer < kLayers; ++layer) {
-      add(layer, fmt::format("layer.{}.dense", layer));
+      add(layer, fmt::format("layer.{}.dense", layer), spread.width(), spread.offset(rank));
       for (int e = 0; e < own; ++e) {
-        add(layer, expert_name(layer, spread.place(rank) * own + e));
+        add(layer, expert_name(layer, spread.place(rank) / spread.parts * own + e), spread.part_width(),
+            spread.offset(rank) + spread.first_of_part(rank));
         specs.back().is_expert = true;
       }
     }
@@ -123,8 +137,8 @@ class Trainer {
   /// What all sources play in this round, in their order.
   core::Result<std::vector<int>> pieces_of_sources(core::Lane lane) {
     const std::vector<std::int64_t> own{piece_of(lane)};
-    std::vector<std::int64_t> all(static_cast<std::size_t>(ep_), own[0]);
-    if (ep_ > 1) {
+    std::vector<std::int64_t> all(static_cast<std::size_t>(members_), own[0]);
+    if (members_ > 1) {
       auto& group = *TRY(session_.group("ep"));
       TRY(group.wait(TRY(group.all_gather(gpu::view_of(std::span(own)), gpu::view_of(std::span(all)),
                                           DType::i64, TrainerGroup::Counts(all.size(), 1)))));
@@ -133,27 +147,28 @@ class Trainer {
   }
 
   core::Result<Vector> gathered(const Vector& own) {
-    if (ep_ == 1) return own;
-    Vector all(own.size() * static_cast<std::size_t>(ep_));
+    if (members_ == 1) return own;
+    Vector all(own.size() * static_cast<std::size_t>(members_));
     auto& group = *TRY(session_.group("ep"));
     TRY(group.wait(
         TRY(group.all_gather(gpu::view_of(std::span(own)), gpu::view_of(std::span(all)), DType::f32,
-                             TrainerGroup::Counts(static_cast<std::size_t>(ep_), own.size())))));
+                             TrainerGroup::Counts(static_cast<std::size_t>(members_), own.size())))));
     return all;
   }
 
   /// Rows that owners computed for all sources go back: of each token its owner's.
   core::Result<Vector> returned(int layer, core::Lane lane, Vector computed) {
-    if (ep_ == 1) return computed;
+    if (members_ == 1) return computed;
     const std::size_t size = kTokens * width_;
     Vector taken(computed.size());
     auto& group = *TRY(session_.group("ep"));
-    const TrainerGroup::Counts counts(static_cast<std::size_t>(ep_), size);
+    const TrainerGroup::Counts counts(static_cast<std::size_t>(members_), size);
     TRY(group.wait(TRY(group.all_to_all(gpu::view_of(std::span(std::as_const(computed))), counts,
                                         gpu::view_of(std::span(taken)), counts, DType::f32))));
     Vector own(size);
     for (std::size_t i = 0; i < size; ++i) {
-      const auto owner = static_cast<std::size_t>(chosen(layer, piece_of(lane), i / width_) / own_);
+      const auto owner = static_cast<std::size_t>(chosen(layer, piece_of(lane), i / width_) / own_ * parts_) +
+                         i % width_ / part_width_;
       own[i] = taken[owner * size + i];
     }
     return own;
@@ -165,8 +180,8 @@ class Trainer {
       for (std::size_t token = 0; token < kTokens; ++token) {
         const int expert = chosen(layer, pieces[source], token) - place_ * own_;
         if (expert < 0 || expert >= own_) continue;
-        const std::size_t first = (source * kTokens + token) * width_;
-        for (std::size_t i = 0; i < width_; ++i) visit(static_cast<int>(source), expert, first + i, i);
+        const std::size_t first = (source * kTokens + token) * width_ + first_of_part_;
+        for (std::size_t i = 0; i < part_width_; ++i) visit(static_cast<int>(source), expert, first + i, i);
       }
     }
   }
@@ -205,11 +220,11 @@ class Trainer {
       std::vector<std::span<float>> experts, gradients;
       for (int e = 0; e < own_; ++e) {
         experts.push_back(TRY(read(expert(layer, e))));
-        for (int source = 0; source < ep_; ++source)
+        for (int source = 0; source < members_; ++source)
           gradients.push_back(TRY(session_.gradient(expert(layer, e), source)));
       }
       for_own_tokens(layer, pieces, [&](int source, int e, std::size_t at, std::size_t i) {
-        gradients[static_cast<std::size_t>(e * ep_ + source)][i] += all[at] * x[at];
+        gradients[static_cast<std::size_t>(e * members_ + source)][i] += all[at] * x[at];
         computed[at] = all[at] * experts[static_cast<std::size_t>(e)][i];
       });
       for (int e = 0; e < own_; ++e) TRY(session_.gradient_ready(expert(layer, e)));
@@ -228,7 +243,10 @@ class Trainer {
   Session& session_;
   int own_;
   int place_;
-  int ep_;
+  int members_;
+  int parts_;
+  std::size_t part_width_;
+  std::size_t first_of_part_;
   int pieces_;
   int piece_;
   std::size_t width_;
@@ -265,6 +283,7 @@ inline SessionOptions options_of(const Spread& spread) {
   options.training.numerics = spread.numerics;
   options.training.expert_parallel = spread.ep;
   options.training.tensor_parallel = spread.tp;
+  if (spread.parts > 1) options.training.expert_tensor_parallel = spread.tp * spread.parts;
   options.training.context_parallel = spread.cp;
   options.training.optimizer_instances = spread.instances;
   options.training.lanes = spread.lanes;
@@ -382,6 +401,26 @@ inline std::vector<Spread> spreads_of_pieces() {
     add(strategy, 8, 4, 2, 1, 2);
     add(strategy, 8, 2, 4, 1, 2);
   }
+  return all;
+}
+
+/// Experts that are cut over more ranks than layers are.
+inline std::vector<Spread> spreads_of_parts() {
+  std::vector<Spread> all;
+  const auto add = [&](Strategy strategy, int ranks, int ep, int parts, int tp = 1, int cp = 1,
+                       int instances = 1) {
+    all.push_back(
+        {ranks, ep, strategy, Numerics::ordered, instances, kLanes, tp, core::DType::f32, cp, parts});
+  };
+  for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
+    for (const auto& [ranks, ep, parts] : {std::tuple{2, 1, 2}, {4, 1, 2}, {4, 2, 2}, {8, 2, 2}, {8, 4, 2}})
+      add(strategy, ranks, ep, parts);
+    add(strategy, 6, 1, 2, 3);
+    add(strategy, 4, 1, 2, 1, 2);
+    add(strategy, 8, 2, 2, 1, 2);
+  }
+  for (const auto strategy : {Strategy::zero1, Strategy::hsdp, Strategy::hfsdp})
+    add(strategy, 8, 2, 2, 1, 1, 2);
   return all;
 }
 

@@ -53,16 +53,22 @@ TEST_P(ExpertParallel, HasTheBitsOfOneRankWhenGradientsTravelAsBf16) {
 
 INSTANTIATE_TEST_SUITE_P(Spreads, ExpertParallel, testing::ValuesIn(spreads()),
                          testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(OfParts, ExpertParallel, testing::ValuesIn(spreads_of_parts()),
+                         testing::PrintToStringParamName());
 INSTANTIATE_TEST_SUITE_P(OfPieces, ExpertParallel, testing::ValuesIn(spreads_of_pieces()),
                          testing::PrintToStringParamName());
 
-/// Ranks that share a lane and its experts, among others with more lanes.
+/// Ranks that share a lane and its experts, among others with more lanes, and three parts of each expert.
 TEST(ExpertParallelPieces, MayHaveAnyLanesWhereAllOfAGroupShareThem) {
   for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
-    for (const auto& [ranks, ep, cp, lanes] :
-         {std::tuple{4, 2, 2, 5}, {6, 2, 2, 7}, {8, 2, 4, 3}, {8, 4, 2, 12}, {6, 6, 3, 6}}) {
+    for (const auto& [ranks, ep, cp, lanes, parts] : {std::tuple{4, 2, 2, 5, 1},
+                                                      {6, 2, 2, 7, 1},
+                                                      {8, 2, 4, 3, 1},
+                                                      {8, 4, 2, 12, 1},
+                                                      {6, 6, 3, 6, 1},
+                                                      {6, 2, 1, 12, 3}}) {
       Spread spread{ranks, ep, strategy};
-      spread.cp = cp, spread.lanes = lanes;
+      spread.cp = cp, spread.lanes = lanes, spread.parts = parts;
       expect_bits_of_one_rank(spread);
     }
   }
@@ -123,6 +129,8 @@ TEST(ExpertParallelCheckpoint, GoesOnWithTheSameBitsWithExpertsOnAnyOtherRanks) 
                                         {8, 4, Strategy::zero1},
                                         {4, 1, Strategy::zero3},
                                         {4, 2, Strategy::zero1, Numerics::ordered, 1, kLanes, 2},
+                                        {.ranks = 4, .ep = 2, .strategy = Strategy::zero3, .parts = 2},
+                                        {.ranks = 2, .strategy = Strategy::ddp, .parts = 2},
                                         {6, 2, Strategy::zero3, Numerics::ordered, 1, kLanes, 3}};
   for (const auto& from : from_and_to) {
     for (const auto& to : from_and_to) {
@@ -148,13 +156,20 @@ TEST(ExpertParallelSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
 
   EXPECT_GT(lives.resumed, 10);
 
+  auto parts = spreads_of_parts();
+  std::erase_if(parts, [](const Spread& spread) { return spread.cp != 1; });
+  const auto of_parts = swarm_of_cuts<Trained>("expert parallel swarm of parts", 10, parts, kUntil, train_one,
+                                               make_whole, whole(run({}, kUntil).ranks));
+
+  EXPECT_GT(of_parts.resumed, 1);
+
   auto pairs = spreads_of_pieces();
   std::erase_if(pairs, [](const Spread& spread) { return spread.cp != 2; });
   const auto of_pairs =
-      swarm_of_cuts<Trained>("expert parallel swarm of pieces", 20, pairs, kUntil, train_one, make_whole,
+      swarm_of_cuts<Trained>("expert parallel swarm of pieces", 10, pairs, kUntil, train_one, make_whole,
                              whole(run({.ranks = 2, .cp = 2}, kUntil).ranks));
 
-  EXPECT_GT(of_pairs.resumed, 3);
+  EXPECT_GT(of_pairs.resumed, 1);
 }
 
 /// Every rank gives 2^place to the dense parameters of its pipeline stage, and of every expert each source
@@ -183,7 +198,7 @@ core::Result<Trained> give_powers_of_two(SimulatedRank& rank, const Spread& spre
     TRY(session->before_use({p}));
     const int sources = TRY(session->sources({p}));
     for (int source = 0; source < sources; ++source) {
-      const int whose = sources == 1 ? place : place / spread.ep * spread.ep + source;
+      const int whose = sources == 1 ? place : place / spread.members() * spread.members() + source;
       for (float& element : TRY(session->gradient({p}, source))) element += std::ldexp(1.0F, whose);
     }
     TRY(session->gradient_ready({p}));
@@ -196,22 +211,25 @@ core::Result<Trained> give_powers_of_two(SimulatedRank& rank, const Spread& spre
   return trained;
 }
 
-// Covers reduce-11, reduce-12.
+// Covers reduce-11, reduce-12, beyond-3.
 TEST(ExpertParallelSums, NameExactlyWhoWasCounted) {
   for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
     for (const auto numerics : {Numerics::ordered, Numerics::fast}) {
       for (const bool average : {false, true}) {
-        for (const auto& [stages, ep, tp, cp] : {std::tuple{1, 4, 1, 1},
-                                                 {2, 2, 1, 1},
-                                                 {2, 4, 1, 1},
-                                                 {1, 2, 2, 1},
-                                                 {2, 2, 2, 1},
-                                                 {1, 2, 1, 4},
-                                                 {1, 4, 1, 2},
-                                                 {2, 2, 1, 2},
-                                                 {1, 2, 2, 2}}) {
+        for (const auto& [stages, ep, tp, cp, parts] : {std::tuple{1, 4, 1, 1, 1},
+                                                        {2, 2, 1, 1, 1},
+                                                        {2, 4, 1, 1, 1},
+                                                        {1, 2, 2, 1, 1},
+                                                        {2, 2, 2, 1, 1},
+                                                        {1, 2, 1, 4, 1},
+                                                        {1, 4, 1, 2, 1},
+                                                        {2, 2, 1, 2, 1},
+                                                        {1, 2, 2, 2, 1},
+                                                        {1, 1, 1, 1, 2},
+                                                        {1, 2, 1, 1, 2},
+                                                        {2, 1, 1, 2, 2}}) {
           const int places = 8 / stages / tp;
-          const Spread spread{8, ep, strategy, numerics, 1, places / cp, tp, core::DType::f32, cp};
+          const Spread spread{8, ep, strategy, numerics, 1, places / cp, tp, core::DType::f32, cp, parts};
           SimulationOptions simulation;
           simulation.ranks = {spread.ranks};
           const auto outcome = simulate_job<Trained>(simulation, [&, of = stages](SimulatedRank& rank) {
@@ -274,6 +292,28 @@ TEST(ExpertParallelOptions, ThatCannotBeAreRefused) {
       "6 lanes are not a multiple of 4 data-parallel ranks times 2 that share lanes, which go through "
       "their lanes together in groups of 4 that experts are distributed over; use a multiple of 4 lanes");
   EXPECT_EQ(refusal({8, 2}, with_pieces(2, 6)), "");
+  const auto with_parts = [](int tp, int etp) {
+    return [=](auto& options) {
+      options.training.tensor_parallel = tp, options.training.expert_tensor_parallel = etp;
+    };
+  };
+  EXPECT_EQ(
+      refusal({8, 1}, with_parts(2, 3)),
+      "expert_tensor_parallel 3 with tensor_parallel 2: ranks that share a layer keep a part of each of its "
+      "experts; choose a multiple, or 0 for the same");
+  EXPECT_EQ(
+      refusal({8, 1}, with_parts(2, 1)),
+      "expert_tensor_parallel 1 with tensor_parallel 2: ranks that share a layer keep a part of each of its "
+      "experts; choose a multiple, or 0 for the same");
+  EXPECT_EQ(
+      refusal({8, 1}, with_parts(2, -2)),
+      "expert_tensor_parallel -2 with tensor_parallel 2: ranks that share a layer keep a part of each of its "
+      "experts; choose a multiple, or 0 for the same");
+  EXPECT_EQ(
+      refusal({8, 4}, with_parts(1, 4)),
+      "expert_parallel 4 times 4 parts of each expert does not divide 8 data-parallel ranks; choose a number "
+      "from 1 that does");
+  EXPECT_EQ(refusal({8, 1}, with_parts(2, 2)), "");
   EXPECT_EQ(
       refusal({4, 2}, [](auto& options) { options.training.lanes = 6; }),
       "6 lanes are not a multiple of 4 data-parallel ranks, which go through their lanes together in groups "

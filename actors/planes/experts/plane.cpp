@@ -77,13 +77,14 @@ Result<void> ExpertPlane::open() {
     const auto& given = plan_.options.experts[number];
     auto& layer = layers_[number];
     if (given.experts == 0) continue;
-    const core::ExpertOwners owners{given.experts, members.size()};
+    const core::ExpertSpread spread{given.experts, members.size(),
+                                    static_cast<std::size_t>(plan_.options.expert_parts())};
     const auto most = TRY(core::most_expert_rows(
-        owners,
+        spread,
         {.tokens = given.tokens, .choices = given.choices, .capacity_factor = given.capacity_factor}));
     layer.config = {.rank = options_.rank,
                     .layer = number,
-                    .owners = owners,
+                    .spread = spread,
                     .members = members,
                     .place = place,
                     .most_rows = given.most_rows.value_or(most),

@@ -14,14 +14,16 @@ namespace {
 /// More would not fit into counts of any exchange, and most likely are a mistake.
 constexpr std::size_t kMostExperts = 1 << 16;
 
-core::Result<void> check_layer(const core::ExpertLayerOptions& layer, std::size_t number, int ranks) {
+core::Result<void> check_layer(const core::ExpertLayerOptions& layer, std::size_t number, int ranks,
+                               int parts) {
   const auto wrong = [&](const std::string& what) {
     return core::fail(core::Errc::invalid_argument, "layer {} of TrainingOptions::experts has {}", number,
                       what);
   };
   if (layer.experts > kMostExperts)
     return wrong(fmt::format("{} experts; at most {} are possible", layer.experts, kMostExperts));
-  const auto owners = TRY(core::ExpertOwners::create(layer.experts, static_cast<std::size_t>(ranks)));
+  const auto spread = TRY(core::ExpertSpread::create(layer.experts, static_cast<std::size_t>(ranks),
+                                                     static_cast<std::size_t>(parts)));
   if (layer.choices < 1 || layer.choices > layer.experts) {
     return wrong(fmt::format("{} choices of a token among {} experts; give a number from 1 to that",
                              layer.choices, layer.experts));
@@ -33,7 +35,7 @@ core::Result<void> check_layer(const core::ExpertLayerOptions& layer, std::size_
   if (layer.most_rows && *layer.most_rows < 0)
     return wrong(fmt::format("room for {} rows; give 0 or more", *layer.most_rows));
   TRY(core::most_expert_rows(
-      owners, {.tokens = layer.tokens, .choices = layer.choices, .capacity_factor = layer.capacity_factor}));
+      spread, {.tokens = layer.tokens, .choices = layer.choices, .capacity_factor = layer.capacity_factor}));
   return {};
 }
 
@@ -60,24 +62,36 @@ std::string describe_experts(const core::TrainingOptions& options) {
 }
 
 core::Result<void> check_experts(const core::TrainingOptions& options, int groups) {
-  const int ep = options.expert_parallel, cp = options.context_parallel, data_parallel = groups * cp;
-  if (ep < 1 || data_parallel % ep != 0) {
+  const int etp = options.expert_tensor_parallel;
+  if (etp < 0 || etp % options.tensor_parallel != 0) {
     return core::fail(
         core::Errc::invalid_argument,
-        "expert_parallel {} does not divide {} data-parallel ranks; choose a number from 1 that "
-        "does",
-        ep, data_parallel);
+        "expert_tensor_parallel {} with tensor_parallel {}: ranks that share a layer keep a part of "
+        "each of its experts; choose a multiple, or 0 for the same",
+        etp, options.tensor_parallel);
+  }
+  const int ep = options.expert_ranks(), parts = options.expert_parts(), cp = options.context_parallel;
+  const int data_parallel = groups * cp;
+  const auto named = [&] {
+    return parts == 1 ? fmt::format("expert_parallel {}", ep)
+                      : fmt::format("expert_parallel {} times {} parts of each expert",
+                                    options.expert_parallel, parts);
+  };
+  if (ep < 1 || data_parallel % ep != 0) {
+    return core::fail(core::Errc::invalid_argument,
+                      "{} does not divide {} data-parallel ranks; choose a number from 1 that does", named(),
+                      data_parallel);
   }
   for (std::size_t layer = 0; layer < options.experts.size(); ++layer) {
-    if (options.experts[layer].experts > 0) TRY(check_layer(options.experts[layer], layer, ep));
+    if (options.experts[layer].experts > 0) TRY(check_layer(options.experts[layer], layer, ep, parts));
   }
   if (ep == 1) return {};
   if (ep % cp != 0 && cp % ep != 0) {
-    return core::fail(core::Errc::invalid_argument,
-                      "expert_parallel {} with context_parallel {}: ranks that experts are distributed over "
-                      "are neighbours, "
-                      "as are those that share sequences; choose two numbers of which one divides the other",
-                      ep, cp);
+    return core::fail(
+        core::Errc::invalid_argument,
+        "{} with context_parallel {}: ranks that experts are distributed over are neighbours, as are "
+        "those that share sequences; choose two numbers of which one divides the other",
+        named(), cp);
   }
   if (ep > cp && options.lanes % groups != 0) {
     return core::fail(

@@ -49,7 +49,7 @@ RankProgram::RankProgram(const TrainingPlan& plan, core::Rank rank)
   for (int round = 0; round < dealt.count; ++round) {
     rounds_[static_cast<std::size_t>(round)] = core::Lane{dealt.first + round * dealt.stride};
   }
-  const bool spread = plan.options.expert_parallel > 1;
+  const bool spread = plan.options.expert_ranks() > 1;
   for (std::size_t domain = 0; domain < (spread ? 2 : 1); ++domain) {
     auto lanes = core::lanes_of(domain, plan.inputs.domains, plan.inputs.placements.gradients,
                                 plan.inputs.lanes, coordinates(), plan.inputs.pieces);

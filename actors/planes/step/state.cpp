@@ -96,10 +96,12 @@ std::vector<core::FlatPart> flat_parts(std::span<const core::ShardedTensor> part
 }  // namespace
 
 std::uint32_t home_of(const core::ParameterSpec& spec, const TrainingPlan& plan, core::Rank rank) {
-  const bool is_spread = spec.is_expert && plan.options.expert_parallel > 1;
+  const int ranks = plan.options.expert_ranks();
+  const bool is_spread = spec.is_expert && ranks > 1;
   if (spec.is_copy || (plan.options.pipeline_parallel == 1 && !is_spread)) return 0;
-  const auto part =
-      is_spread ? plan.part_of_model(rank) : plan.pipeline_stage(rank) * plan.options.expert_parallel;
+  // Ranks that have parts of the same experts are one home.
+  const int parts = plan.options.expert_parts();
+  const auto part = is_spread ? plan.part_of_model(rank) / parts * parts : plan.pipeline_stage(rank) * ranks;
   return static_cast<std::uint32_t>(part) + 1;
 }
 

@@ -17,7 +17,9 @@ core::Result<void> check_cut(const TrainingPlan& plan) {
   for (const auto index : core::indices<core::ParameterIndex>(plan.specs.size())) {
     const auto& spec = plan.specs[index.value];
     if (spec.global_shape.empty()) continue;
-    if (plan.options.tensor_parallel == 1 && spec.global_shape != spec.shape) {
+    const bool has_others =
+        plan.options.tensor_parallel > 1 || (spec.is_expert && plan.options.expert_parts() > 1);
+    if (!has_others && spec.global_shape != spec.shape) {
       return core::fail(core::Errc::invalid_argument,
                         "parameter {} is a part of a tensor, but there are no other ranks to keep the rest: "
                         "tensor_parallel is 1",

@@ -127,7 +127,7 @@ class BucketPlanner {
       const auto& optimizer = plan_.group_of(index).optimizer;
       const auto states = trainable ? core::states_of(optimizer) : std::span<const std::string_view>{};
       const bool whole = trainable && core::traits_of(optimizer.kind).takes_matrices_only();
-      const bool is_spread = plan_.specs[index.value].is_expert && plan_.options.expert_parallel > 1;
+      const bool is_spread = plan_.specs[index.value].is_expert && plan_.options.expert_ranks() > 1;
       const std::size_t domain = is_spread ? 1 : 0;
       const bool sums = trainable && !plan_.specs[index.value].also_sum.empty() &&
                         plan_.mesh.group_size(core::GroupKind::tp) > 1;
@@ -362,6 +362,7 @@ std::string describe(const TrainingPlan& plan) {
       static_cast<int>(o.unused_parameters), o.clip_norm);
   if (o.loss_divisor != 1) text += fmt::format("\nloss divisor {}", o.loss_divisor);
   text += describe_experts(o);
+  if (o.expert_parts() > 1) text += fmt::format("\nexpert tensor parallel {}", o.expert_tensor_parallel);
   if (o.context_parallel > 1) text += fmt::format("\ncontext parallel {}", o.context_parallel);
   if (o.wire_dtype != core::DType::f32) text += fmt::format("\nwire dtype {}", core::name_of(o.wire_dtype));
   text += "\n" + core::describe(o.loss_scaling);
@@ -391,11 +392,11 @@ core::Rank TrainingPlan::first_alike(core::BucketIndex bucket, core::Rank rank) 
 int TrainingPlan::part_of_model(core::Rank rank) const {
   const auto owners = mesh.group(core::GroupKind::ep, rank);
   const auto place = std::find(owners.begin(), owners.end(), rank) - owners.begin();
-  return pipeline_stage(rank) * options.expert_parallel + static_cast<int>(place);
+  return pipeline_stage(rank) * options.expert_ranks() + static_cast<int>(place);
 }
 
 core::Rank TrainingPlan::first_of_part(core::Rank rank) const {
-  const bool spread = options.expert_parallel > 1;
+  const bool spread = options.expert_ranks() > 1;
   const auto first = mesh.group(spread ? core::GroupKind::edp : core::GroupKind::tp_dp_cp, rank).front();
   return mesh.group(core::GroupKind::tp, first).front();
 }
@@ -462,7 +463,7 @@ core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
   const int data_parallel = TRY(data_parallel_of(plan.options, world));
   const core::MeshSizes sizes{.tp = plan.options.tensor_parallel,
                               .cp = plan.options.context_parallel,
-                              .ep = plan.options.expert_parallel,
+                              .ep = std::max(plan.options.expert_ranks(), 1),
                               .dp = data_parallel,
                               .pp = plan.options.pipeline_parallel,
                               .optimizer_instances = plan.options.optimizer_instances};

@@ -78,7 +78,7 @@ struct TrainingPlan {
   int data_parallel() const { return mesh.group_size(core::GroupKind::dp_cp); }
   /// Whether all ranks keep the same part of it.
   bool is_data_parallel_alone() const {
-    return data_parallel() == world.value && options.expert_parallel == 1;
+    return data_parallel() == world.value && options.expert_ranks() == 1;
   }
   /// The rank's coordinates in domain 0.
   std::vector<int> coordinates(core::Rank rank) const;

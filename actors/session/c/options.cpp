@@ -218,9 +218,7 @@ std::vector<Option> options_of(troupe_options& options) {
       {"gradients-in-parameter-dtype", "fast numerics: gradients are not f32 but of the parameters' dtype",
        flag(training.gradients_in_parameter_dtype)},
       {"average",
-       "gradients are averaged over lanes and microbatches, or by the lanes' weights, otherwise summed: true "
-       "or "
-       "false",
+       "true: gradients are averaged over lanes and microbatches, or by lanes' weights; false: summed",
        flag(training.average)},
       {"loss-divisor", "for lanes with weights: what the trainer divides losses and their gradients by",
        number(training.loss_divisor, {1e-30, 1e30})},
@@ -234,6 +232,9 @@ std::vector<Option> options_of(troupe_options& options) {
        number(training.context_parallel, {1, 1 << 20})},
       {"expert-parallel", "data-parallel ranks that experts are distributed over; the group ep",
        number(training.expert_parallel, {1, 1 << 20})},
+      {"expert-tensor-parallel",
+       "ranks that each expert is cut over, a multiple of tensor-parallel; 0: so many",
+       number(training.expert_tensor_parallel, {0, 1 << 20})},
       {"gathered-units", "units whose full parameters, and full gradients, may exist at once",
        number(training.gathered_units, {1, 1 << 20})},
       {"forward-order", "order in which forward uses units, as in 2,0,1; by default ascending",

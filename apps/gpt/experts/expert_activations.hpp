@@ -11,7 +11,8 @@
 
 namespace troupe::apps::gpt {
 
-// N rows, C width, E experts, K choices of a row, S = N K slots at most, F feed_forward of an expert, G of
+// N rows, C width, E experts, K choices of a row, or parts of experts that these are (ExpertConfig::sent()),
+// S = N K slots at most, F feed_forward of an expert, G of
 // the shared one. R rows that this rank's experts compute with at most: S where all experts are here, else
 // ExpertConfig::most_rows().
 
@@ -65,12 +66,12 @@ struct ExpertScratch {
 template <class T, class Carver>
 ExpertActivations<T> carve_experts(Carver& carver, std::size_t rows, std::size_t width,
                                    const ExpertConfig& config) {
-  const std::size_t S = rows * config.choices, F = config.feed_forward, G = config.shared_feed_forward;
+  const std::size_t S = rows * config.sent(), F = config.feed_forward, G = config.shared_feed_forward;
   const std::size_t R = config.most_rows(rows);
   const bool shares = G > 0, is_spread = config.ranks > 1;
   const auto shared = [&](std::size_t columns) { return shares ? carver.take(rows, columns) : nullptr; };
   return {.logits = carver.take(rows, config.count),
-          .weights = carver.take(rows, config.choices),
+          .weights = carver.take(rows, config.sent()),
           .received = is_spread ? carver.take(R, width) : nullptr,
           .gate = carver.take(R, F),
           .up = carver.take(R, F),
@@ -86,7 +87,7 @@ ExpertActivations<T> carve_experts(Carver& carver, std::size_t rows, std::size_t
 template <class T, class Carver>
 ExpertScratch<T> carve_expert_scratch(Carver& carver, std::size_t rows, std::size_t width,
                                       const ExpertConfig& config) {
-  const std::size_t S = rows * config.choices, F = config.feed_forward, G = config.shared_feed_forward;
+  const std::size_t S = rows * config.sent(), F = config.feed_forward, G = config.shared_feed_forward;
   const std::size_t R = config.most_rows(rows);
   const bool shares = G > 0, is_spread = config.ranks > 1;
   const auto shared = [&](std::size_t columns) { return shares ? carver.take(rows, columns) : nullptr; };
@@ -96,7 +97,7 @@ ExpertScratch<T> carve_expert_scratch(Carver& carver, std::size_t rows, std::siz
           .gate = carver.take(R, F),
           .up = carver.take(R, F),
           .hidden = carver.take(R, F),
-          .weights = carver.take(rows, config.choices),
+          .weights = carver.take(rows, config.sent()),
           .logits = carver.take(rows, config.count),
           .shared_gate = shared(G),
           .shared_up = shared(G),

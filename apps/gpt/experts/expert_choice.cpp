@@ -9,6 +9,18 @@ namespace troupe::apps::gpt {
 
 using core::Result;
 
+namespace {
+
+/// For each part of an expert its choice again.
+template <class T>
+void take_parts(const ExpertConfig& config, std::span<T> weights, ExpertRoutes& routes) {
+  if (config.parts == 1) return;
+  for (std::size_t i = weights.size(); i-- > 0;) weights[i] = weights[i / config.parts];
+  routes.dispatch = core::dispatch_of_parts(config.spread(), routes.dispatch);
+}
+
+}  // namespace
+
 template <class T>
 Result<void> choose_experts(const ExpertShape<T>& shape, const ExpertActivations<T>& layer,
                             const StepHooks& hooks) {
@@ -18,7 +30,12 @@ Result<void> choose_experts(const ExpertShape<T>& shape, const ExpertActivations
                                 {layer.logits, shape.rows * config.count},
                                 {layer.weights, shape.rows * config.choices}};
   ExpertRoutes& routes = *layer.routes;
-  if (shape.across == nullptr) return core::decide_alone(own, hooks.router_factor, routes);
+  const std::span<T> weights(layer.weights, shape.rows * config.sent());
+  if (shape.across == nullptr) {
+    TRY(core::decide_alone(own, hooks.router_factor, routes));
+    take_parts(config, weights, routes);
+    return {};
+  }
   const ContextParallel<T>& across = *shape.across;
   const BatchShape batch{shape.sequences, shape.rows / shape.sequences};
   const SequencePieces<T> pieces(*across.group, across.exchanged, batch, config.count);
@@ -27,16 +44,24 @@ Result<void> choose_experts(const ExpertShape<T>& shape, const ExpertActivations
         "one sequence was filled up");
   const SequencePart part({batch.batch, pieces.length()}, member_of(across.group));
   const std::size_t rows = hooks.length.value_or(shape.sequences * pieces.length());
-  return core::decide_together<T>(own, {across.logits, rows * config.count},
-                                  {part.own_rows(), across.group->index() == 0}, hooks.router_factor, routes);
+  TRY(core::decide_together<T>(own, {across.logits, rows * config.count},
+                               {part.own_rows(), across.group->index() == 0}, hooks.router_factor, routes));
+  take_parts(config, weights, routes);
+  return {};
 }
 
 template <class T>
 void choice_backward(const ExpertShape<T>& shape, const ExpertActivations<T>& layer, const StepHooks& hooks,
-                     std::span<const T> d_weights, std::span<T> d_logits) {
+                     std::span<T> d_weights, std::span<T> d_logits) {
+  const std::size_t parts = shape.config.parts, chosen = d_weights.size() / parts;
+  for (std::size_t i = 0; parts > 1 && i < chosen; ++i) {
+    T sum = d_weights[i * parts];
+    for (std::size_t part = 1; part < parts; ++part) sum += d_weights[i * parts + part];
+    d_weights[i] = sum;
+  }
   const core::RouterShare share{shape.adds_losses, shape.across != nullptr ? shape.across->group->size() : 1};
   core::decision_backward<T>(shape.config.rule(), {layer.logits, d_logits.size()}, *layer.routes, share,
-                             hooks.scale_of_router(), d_weights, d_logits);
+                             hooks.scale_of_router(), d_weights.first(chosen), d_logits);
 }
 
 template Result<void> choose_experts<float>(const ExpertShape<float>&, const ExpertActivations<float>&,
@@ -44,8 +69,8 @@ template Result<void> choose_experts<float>(const ExpertShape<float>&, const Exp
 template Result<void> choose_experts<double>(const ExpertShape<double>&, const ExpertActivations<double>&,
                                              const StepHooks&);
 template void choice_backward<float>(const ExpertShape<float>&, const ExpertActivations<float>&,
-                                     const StepHooks&, std::span<const float>, std::span<float>);
+                                     const StepHooks&, std::span<float>, std::span<float>);
 template void choice_backward<double>(const ExpertShape<double>&, const ExpertActivations<double>&,
-                                      const StepHooks&, std::span<const double>, std::span<double>);
+                                      const StepHooks&, std::span<double>, std::span<double>);
 
 }  // namespace troupe::apps::gpt

@@ -18,9 +18,9 @@ core::Result<void> choose_experts(const ExpertShape<T>& shape, const ExpertActiv
                                   const StepHooks& hooks);
 
 /// Overwrites d_logits (N, E): the gradients through the weights, from those by them (N, K), and those of the
-/// router's losses.
+/// router's losses. Of d_weights nothing is kept.
 template <class T>
 void choice_backward(const ExpertShape<T>& shape, const ExpertActivations<T>& layer, const StepHooks& hooks,
-                     std::span<const T> d_weights, std::span<T> d_logits);
+                     std::span<T> d_weights, std::span<T> d_logits);
 
 }  // namespace troupe::apps::gpt

@@ -40,6 +40,9 @@ struct ExpertConfig {
   /// Ranks that share each microbatch, whose routers decide about all of its rows: neighbours, as those
   /// above.
   std::size_t members = 1;
+  /// Parts of each expert that are on different ones of `ranks`: consecutive ones have the parts of the same
+  /// experts, of which feed_forward is then the part's.
+  std::size_t parts = 1;
   /// For distributed experts: one product for the rows of all ranks instead of one for each rank. Gradients
   /// of all of them are added to one memory then, in another order than a rank alone has.
   bool grouped = false;
@@ -50,7 +53,11 @@ struct ExpertConfig {
   /// them from its session after each step, and by the models that it makes.
   std::shared_ptr<const std::vector<float>> biases;
 
-  core::ExpertOwners owners() const { return {count, ranks}; }
+  core::ExpertSpread spread() const { return {count, ranks, parts}; }
+  core::ExpertOwners owners() const { return spread().owners(); }
+  std::size_t part() const { return place % parts; }
+  /// Rows that go out for each row: one for each part of each expert that it chose.
+  std::size_t sent() const { return choices * parts; }
   /// Rows that a layer's experts on one rank may have to compute with, when each rank has `rows` tokens of
   /// its own: all choices of all ranks, or those that a capacity lets through.
   std::size_t most_rows(std::size_t rows) const;

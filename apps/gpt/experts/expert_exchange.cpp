@@ -25,7 +25,7 @@ Result<void> plan_rows(const ExpertConfig& config, std::size_t layer, ExpertPeer
     routes.exchange = std::move(planned.exchange);
     return {};
   }
-  routes.exchange = core::exchange_alone(config.count, routes.dispatch);
+  routes.exchange = core::exchange_alone(routes.dispatch);
   return {};
 }
 

@@ -64,7 +64,7 @@ struct Views {
       : N(shape.rows),
         C(shape.width),
         E(shape.config.count),
-        K(shape.config.choices),
+        K(shape.config.sent()),
         F(shape.config.feed_forward),
         logits(layer.logits, N * E),
         weights(layer.weights, N * K) {}

@@ -32,6 +32,11 @@ void add_expert_options(CLI::App& app, ExpertOptions& options) {
   add_number(app, "--expert-parallel", options.parallel, {1, 4096},
              "Ranks that the experts of each layer are distributed over")
       ->capture_default_str();
+  add_number(
+      app, "--expert-tensor-parallel", options.tensor_parallel, {0, 4096},
+      "Ranks that each expert is cut over: a multiple of --tensor-parallel, whose ranks are then followed by "
+      "data-parallel ones; 0: as --tensor-parallel")
+      ->capture_default_str();
 }
 
 Result<void> apply_expert_options(const ExpertOptions& options, bool is_begun, ModelConfig& config) {
@@ -74,18 +79,19 @@ Result<int> expert_parallel_of(const ExpertOptions& options, const ModelConfig& 
         Errc::invalid_argument,
         "--bias-rate {} counts the tokens of all ranks, and --local has none; leave one of the two out",
         config.experts.bias_rate);
-  if (options.parallel == 1) return 1;
+  if (options.parallel == 1 && options.tensor_parallel <= 1) return 1;
   if (config.experts.count == 0)
-    return fail(
-        Errc::invalid_argument,
-        "--expert-parallel {} distributes experts, and the model has none; add --experts, or leave it out",
-        options.parallel);
+    return fail(Errc::invalid_argument,
+                "{} {} distributes experts, and the model has none; add --experts, or leave it out",
+                options.parallel == 1 ? "--expert-tensor-parallel" : "--expert-parallel",
+                options.parallel == 1 ? options.tensor_parallel : options.parallel);
   TRY(core::ExpertOwners::create(config.experts.count, static_cast<std::size_t>(options.parallel)));
   if (is_local)
     return fail(Errc::invalid_argument,
-                "--expert-parallel {} is for several ranks, and --local for one; leave "
+                "{} {} is for several ranks, and --local for one; leave "
                 "one of the two out",
-                options.parallel);
+                options.parallel == 1 ? "--expert-tensor-parallel" : "--expert-parallel",
+                options.parallel == 1 ? options.tensor_parallel : options.parallel);
   return options.parallel;
 }
 

@@ -18,7 +18,8 @@ struct ExpertOptions {
   double bias_rate = 0;           ///< above 0: balance without a loss
   double z_loss = 0;
   std::optional<double> capacity_factor;
-  int parallel = 1;  ///< ranks among which they are distributed
+  int parallel = 1;         ///< ranks among which they are distributed
+  int tensor_parallel = 0;  ///< ranks that each is cut over; 0: as its layer
 };
 
 /// As Mixtral and Switch Transformers were trained.

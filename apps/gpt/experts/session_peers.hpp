@@ -13,6 +13,7 @@
 #include "apps/gpt/experts/expert_peers.hpp"
 #include "apps/gpt/parameters.hpp"
 #include "apps/gpt/pipeline/stage_memory.hpp"
+#include "apps/gpt/tensor/share.hpp"
 #include "core/result.hpp"
 #include "gpu/buffer.hpp"
 
@@ -42,7 +43,7 @@ class SessionPeers final : public ExpertPeers {
   void* gradient(std::size_t parameter, std::size_t source) override { return gradients_[parameter][source]; }
 
   /// The table of a rank that has all experts.
-  const ParameterTable& whole_table() const { return whole_; }
+  const ParameterTable& whole_table() const { return whole_.whole(); }
   /// All values of a parameter by its place in the rank's own table; they live until the next call.
   using Read = std::function<core::Result<std::span<const float>>(std::size_t)>;
   /// All values of a parameter by its place in the table of a rank that has all experts; they live until the
@@ -52,6 +53,7 @@ class SessionPeers final : public ExpertPeers {
  private:
   SessionPeers(actors::Session& session, actors::TrainerGroup& group, const ModelConfig& config,
                const ParameterTable& own, const StageMemory& memory, std::vector<std::size_t> places);
+  core::Result<void> share(std::span<float> values, int owner);
 
   actors::Session& session_;
   actors::TrainerGroup& group_;
@@ -60,7 +62,8 @@ class SessionPeers final : public ExpertPeers {
   std::vector<bool> is_expert_;                 ///< each parameter of the table
   std::vector<std::size_t> places_;             ///< in the table, of each of the session
   std::vector<std::vector<float*>> gradients_;  ///< of each, by source; empty for others than experts
-  ParameterTable whole_;
+  SharedTable whole_;                           ///< all experts, and the first part of each
+  std::size_t parts_;
   std::vector<int> owners_;                       ///< of the whole model's; of dense ones 0
   std::vector<std::optional<std::size_t>> kept_;  ///< of the whole model's, where in the own table
   std::vector<float> values_;
@@ -74,8 +77,9 @@ std::vector<core::DeclaredOperation> expert_operations(const ModelConfig& config
                                                        std::size_t rows, std::size_t element_bytes);
 
 /// The configuration of a rank of a job, with its place among the ranks that experts are distributed over.
-/// `fast` numerics group their products.
-ModelConfig model_of_rank(ModelConfig config, const core::TrainingOptions& training, core::Rank rank);
+/// `fast` numerics group their products. Errc::invalid_argument for experts that cannot be cut.
+core::Result<ModelConfig> model_of_rank(ModelConfig config, const core::TrainingOptions& training,
+                                        core::Rank rank);
 /// As a rank that has all experts has it.
 ModelConfig model_of_all(ModelConfig config);
 

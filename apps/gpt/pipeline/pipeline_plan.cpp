@@ -70,12 +70,12 @@ Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world
                 "--pipeline-parallel",
                 options.tensor.slices);
   }
-  if (training.expert_parallel > 1 && options.pipeline.chunks > 1 && !goes_by_passes(options)) {
+  if (training.expert_ranks() > 1 && options.pipeline.chunks > 1 && !goes_by_passes(options)) {
     return fail(
         Errc::unavailable,
         "gradients of experts that {} ranks share do not wait for their lane, as those of several chunks "
         "do with --strategy {}; use zero2 or zero3, or leave out --pipeline-chunks",
-        training.expert_parallel, core::name_of(training.strategy));
+        training.expert_ranks(), core::name_of(training.strategy));
   }
   TRY(cut_model(options.model, options.pipeline, stages, 0));
   std::set<StageDeal> deals;

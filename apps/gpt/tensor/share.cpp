@@ -58,9 +58,22 @@ ModelConfig config_of_share(const ModelConfig& config, std::size_t size) {
   return part;
 }
 
+namespace {
+
+ModelConfig with_whole_experts(ModelConfig config) {
+  config.experts.feed_forward *= config.experts.parts;
+  config.experts.ranks /= config.experts.parts;
+  config.experts.place /= config.experts.parts;
+  config.experts.parts = 1;
+  return config;
+}
+
+}  // namespace
+
 SharedTable::SharedTable(const ModelConfig& config, const TensorShare& share)
     : share_(share),
-      whole_(parameter_table(config)),
+      expert_part_(config.experts.part()),
+      whole_(parameter_table(with_whole_experts(config))),
       part_(parameter_table(config_of_share(config, share.size))) {}
 
 SharedParameter SharedTable::at(std::size_t parameter) const {
@@ -88,7 +101,7 @@ PartLayout SharedTable::layout(std::size_t parameter, std::size_t index) const {
     layout.runs *= static_cast<std::int64_t>(shared.part->shape[axis]);
   layout.run = elements / layout.runs;
   layout.stride = static_cast<std::int64_t>(shared.whole->elements()) / layout.runs;
-  layout.first = layout.run * static_cast<std::int64_t>(index);
+  layout.first = layout.run * static_cast<std::int64_t>(place_of(parameter, index));
   return layout;
 }
 
@@ -101,7 +114,8 @@ void SharedTable::declare(std::span<core::ParameterSpec> specs) const {
     for (const std::size_t extent : shared.whole->shape)
       spec.global_shape.push_back(static_cast<std::int64_t>(extent));
     spec.offset.assign(spec.global_shape.size(), 0);
-    spec.offset[*shared.axis] = static_cast<std::int64_t>(share_.index * shared.part->shape[*shared.axis]);
+    const std::size_t place = place_of(i, share_.index);
+    spec.offset[*shared.axis] = static_cast<std::int64_t>(place * shared.part->shape[*shared.axis]);
   }
 }
 

@@ -76,7 +76,14 @@ class SharedTable {
   void declare(std::span<core::ParameterSpec> specs) const;
 
  private:
+  /// The number of the part that the member with this index keeps: experts that are cut over other ranks,
+  /// too, have more parts, and those of one such rank's group follow each other.
+  std::size_t place_of(std::size_t parameter, std::size_t index) const {
+    return index + (part_.specs[parameter].is_expert ? expert_part_ * share_.size : 0);
+  }
+
   TensorShare share_;
+  std::size_t expert_part_;
   ParameterTable whole_;
   ParameterTable part_;
 };

@@ -41,13 +41,18 @@ Result<void> TensorRank::open(actors::Session& session) {
   return {};
 }
 
+// An expert that is cut over other ranks, too, is whole but for their parts.
 Result<std::span<const float>> TensorRank::whole(std::size_t parameter, std::span<const float> part) {
   const SharedParameter shared = table_.at(parameter);
   if (!shared.axis) return part;
   const std::size_t size = group_.size();
   gathered_.resize(part.size() * size);
   whole_.resize(shared.whole->elements());
-  TRY(group_.gather(part, gathered_, SessionTensorGroup::Counts(size, part.size())));
+  if (size == 1) {
+    std::copy(part.begin(), part.end(), gathered_.begin());
+  } else {
+    TRY(group_.gather(part, gathered_, SessionTensorGroup::Counts(size, part.size())));
+  }
   for (std::size_t i = 0; i < size; ++i)
     copy_from_part(table_.layout(parameter, i), gathered_.data() + i * part.size(), whole_.data());
   return std::span<const float>(whole_);

@@ -20,7 +20,7 @@ using messages::RowsGo;
 ExpertGroupConfig of_two(double bias_rate = 0) {
   return {.rank = Rank{3},
           .layer = 7,
-          .owners = {4, 2},
+          .spread = {4, 2},
           .members = {Rank{2}, Rank{3}},
           .place = 1,
           .most_rows = 20,
