@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <map>
 #include <numeric>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
+#include "actors/session/trainer_group.hpp"
 #include "actors/simulation/invariants.hpp"
 #include "core/dtype.hpp"
 #include "core/errors.hpp"
@@ -15,20 +19,31 @@
 
 namespace troupe::actors {
 
-std::vector<core::ParameterSpec> tiny_parameters(const TinyTrainerOptions& options) {
+TinyPlace TinyPlace::of(core::Rank rank, core::WorldSize world, const core::TrainingOptions& training) {
+  return {rank.value / (world.value / training.pipeline_parallel), rank.value % training.expert_parallel};
+}
+
+std::vector<core::ParameterSpec> tiny_parameters(const TinyTrainerOptions& options, const TinyPlace& place) {
   std::vector<core::ParameterSpec> specs;
-  for (int layer = 0; layer < options.layers; ++layer) {
-    specs.push_back({fmt::format("layer{}.weight", layer), {options.width}});
+  const auto& training = options.session.training;
+  const int ranks = training.expert_parallel, layers = options.layers / training.pipeline_parallel;
+  const int first = place.stage * layers;
+  for (int layer = 0; layer < layers; ++layer) {
+    specs.push_back({fmt::format("layer{}.weight", first + layer), {options.width}});
     specs.back().unit = core::UnitIndex{static_cast<std::uint32_t>(layer)};
     if (options.gather_dtype) {
       specs.back().dtype = core::DType::bf16;
       specs.back().gather_dtype = options.gather_dtype;
     }
     if (options.rows > 0) specs.back().shape = {options.rows, options.width / options.rows};
-    specs.push_back({fmt::format("layer{}.bias", layer), {options.width / 3 + 1}});
+    // Where ranks share the biases each has one in each of the first units.
+    const int owned = layer * ranks + place.expert;
+    if (owned >= layers) continue;
+    specs.push_back({fmt::format("layer{}.bias", first + owned), {options.width / 3 + 1}});
     specs.back().unit = core::UnitIndex{static_cast<std::uint32_t>(layer)};
     specs.back().weight_decay = false;
     specs.back().group = options.bias_group;
+    specs.back().is_expert = ranks > 1;
   }
   return specs;
 }
@@ -47,6 +62,8 @@ class TinyTrainer {
         compute_(compute),
         witness_(session.units() > 0 ? options.witness : nullptr),
         forward_(layers_of(order().forward)) {
+    parameters_of_.resize(layers());
+    for (const auto p : parameters()) parameters_of_[unit_of(p)].push_back(p);
     const auto& backward = order().backward;
     backward_ = backward.empty() ? std::vector(forward_.rbegin(), forward_.rend()) : layers_of(backward);
     if (witness_ != nullptr) witness_->joined(session_.rank(), session_.plan());
@@ -68,6 +85,7 @@ class TinyTrainer {
     const auto witness = std::exchange(witness_, nullptr);
     TRY(session_.begin_learning());
     TRY(forward());
+    TRY(hear_of_sources(session_.lanes().front()));
     TRY(backward(session_.lanes().front(), 0));
     const auto learned = TRY(session_.end_learning());
     witness_ = witness;
@@ -83,6 +101,7 @@ class TinyTrainer {
     place_ = {.step = session_.next_step(), .round = -1};
     for (core::Lane lane : session_.lanes()) {
       TRY(session_.begin_lane(lane));
+      TRY(hear_of_sources(lane));
       place_.round += 1;
       double loss = 0;
       for (int m = 0; m < session_.training().microbatches; ++m) {
@@ -100,14 +119,23 @@ class TinyTrainer {
   }
 
   core::Result<std::uint64_t> state_hash() {
+    std::map<std::string, std::vector<float>> own;
     TRY(session_.begin_evaluation());
-    std::uint64_t hash = 0;
     for (const auto p : parameters()) {
       TRY(session_.before_use(p));
-      const auto values = TRY(parameter(p));
-      hash = core::hash64(std::as_bytes(std::span(values)), hash);
+      own[session_.parameters()[p.value].name] = TRY(parameter(p));
     }
     TRY(session_.end_evaluation());
+    std::uint64_t hash = 0;
+    for (int layer = 0; layer < options_.layers; ++layer) {
+      for (const bool is_bias : {false, true}) {
+        auto& values = own[fmt::format("layer{}.{}", layer, is_bias ? "bias" : "weight")];
+        values.resize(static_cast<std::size_t>(is_bias ? options_.width / 3 + 1 : options_.width));
+        if (is_bias) TRY(share("ep", values, layer % static_cast<int>(layers()) % expert_ranks()));
+        TRY(share("pp", values, layer / static_cast<int>(layers())));
+        hash = core::hash64(std::as_bytes(std::span(values)), hash);
+      }
+    }
     return hash;
   }
 
@@ -132,20 +160,42 @@ class TinyTrainer {
     }
     return values;
   }
-  core::Result<std::span<float>> gradient(core::ParameterIndex p) {
-    return TRY(session_.gradient_memory(p)).as<float>();
+
+  /// Layers of this rank's stage.
+  std::size_t layers() const {
+    return static_cast<std::size_t>(options_.layers / session_.training().pipeline_parallel);
+  }
+  int expert_ranks() const { return session_.training().expert_parallel; }
+  std::size_t unit_of(core::ParameterIndex p) const { return session_.parameters()[p.value].unit->value; }
+
+  /// What one rank of a group has, on all of it.
+  core::Result<void> share(const char* name, std::vector<float>& values, int owner) {
+    const bool is_alone =
+        std::string_view(name) == "ep" ? expert_ranks() == 1 : session_.training().pipeline_parallel == 1;
+    if (is_alone) return {};
+    auto& group = *TRY(session_.group(name));
+    return group.wait(TRY(group.broadcast(gpu::view_of(std::span(values)), core::DType::f32, owner)));
   }
 
-  /// A layer's weight and its bias.
-  static std::array<core::ParameterIndex, 2> parameters_of(std::uint32_t layer) {
-    return {core::ParameterIndex{2 * layer}, core::ParameterIndex{2 * layer + 1}};
+  /// The lanes of all ranks for whose data this one has gradients of biases.
+  core::Result<void> hear_of_sources(core::Lane lane) {
+    sources_ = {lane};
+    if (expert_ranks() == 1) return {};
+    const std::vector<std::int64_t> own{lane.value};
+    std::vector<std::int64_t> all(static_cast<std::size_t>(expert_ranks()));
+    auto& group = *TRY(session_.group("ep"));
+    TRY(group.wait(TRY(group.all_gather(gpu::view_of(std::span(own)), gpu::view_of(std::span(all)),
+                                        core::DType::i64, TrainerGroup::Counts(all.size(), 1)))));
+    sources_.clear();
+    for (const auto number : all) sources_.push_back({static_cast<std::int32_t>(number)});
+    return {};
   }
 
   std::vector<std::uint32_t> layers_of(const std::vector<core::UnitIndex>& declared) const {
     std::vector<std::uint32_t> layers;
     for (const auto unit : declared) layers.push_back(unit.value);
     if (!layers.empty()) return layers;
-    layers.resize(static_cast<std::size_t>(options_.layers));
+    layers.resize(this->layers());
     std::iota(layers.begin(), layers.end(), 0U);
     return layers;
   }
@@ -154,7 +204,7 @@ class TinyTrainer {
   core::Result<double> forward() {
     std::vector<double> squares(session_.parameters().size());
     for (const auto layer : forward_) {
-      for (const auto p : parameters_of(layer)) {
+      for (const auto p : parameters_of_[layer]) {
         TRY(use(core::Phase::forward, p));
         for (float value : TRY(parameter(p))) squares[p.value] += static_cast<double>(value) * value;
       }
@@ -167,25 +217,30 @@ class TinyTrainer {
   core::Result<void> backward(core::Lane lane, int microbatch) {
     TRY(session_.begin_backward());
     for (const auto layer : backward_) {
-      const auto [weight, bias] = parameters_of(layer);
-      for (const auto p : {bias, weight}) TRY(add_gradient(p, lane, microbatch));
+      const auto& own = parameters_of_[layer];
+      for (auto p = own.rbegin(); p != own.rend(); ++p) TRY(add_gradients(*p, lane, microbatch));
     }
     leave();
     return {};
   }
 
-  core::Result<void> add_gradient(core::ParameterIndex p, core::Lane lane, int microbatch) {
+  core::Result<void> add_gradients(core::ParameterIndex p, core::Lane lane, int microbatch) {
+    const auto& spec = session_.parameters()[p.value];
     TRY(use(core::Phase::backward, p));
-    if (p.value % 2 == 1) compute_(options_.layer_time);
+    if (p == parameters_of_[unit_of(p)].back()) compute_(options_.layer_time);
     const auto values = TRY(parameter(p));
-    auto gradients = TRY(gradient(p));
-    core::CounterRandom noise(options_.seed + static_cast<std::uint64_t>(microbatch + kPieces * piece()),
-                              session_.parameters()[p.value].name, session_.next_step(), lane);
-    const auto weight = static_cast<float>(weight_of(lane));
     float mean = 0;
     for (float value : values) mean += value / static_cast<float>(values.size());
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      gradients[i] += (0.3F * values[i] + 0.1F * mean + noise.uniform(i) - 0.5F) * weight;
+    const auto lanes = spec.is_expert ? sources_ : std::vector{lane};
+    for (std::size_t source = 0; source < lanes.size(); ++source) {
+      std::optional<int> whose;
+      if (spec.is_expert) whose = static_cast<int>(source);
+      const auto gradients = TRY(session_.gradient_memory(p, whose)).as<float>();
+      core::CounterRandom noise(options_.seed + static_cast<std::uint64_t>(microbatch + kPieces * piece()),
+                                spec.name, session_.next_step(), lanes[source]);
+      const auto weight = static_cast<float>(weight_of(lanes[source]));
+      for (std::size_t i = 0; i < values.size(); ++i)
+        gradients[i] += (0.3F * values[i] + 0.1F * mean + noise.uniform(i) - 0.5F) * weight;
     }
     return session_.gradient_ready(p);
   }
@@ -223,7 +278,9 @@ class TinyTrainer {
   const TinyTrainerOptions& options_;
   const std::function<void(std::chrono::nanoseconds)>& compute_;
   CreditInvariants* witness_;
-  std::vector<std::uint32_t> forward_, backward_;  ///< layers in the order of their use
+  std::vector<std::uint32_t> forward_, backward_;                 ///< layers in the order of their use
+  std::vector<std::vector<core::ParameterIndex>> parameters_of_;  ///< each layer: its weight, and a bias
+  std::vector<core::Lane> sources_;
   TrainerPlace place_;
   bool is_using_ = false;
 };
@@ -232,7 +289,8 @@ class TinyTrainer {
 
 core::Result<TinyTrainerResult> train_tiny(RankWorld& world, const TinyTrainerOptions& options,
                                            const std::function<void(std::chrono::nanoseconds)>& compute) {
-  auto session = TRY(Session::join(world, options.session, tiny_parameters(options)));
+  const auto place = TinyPlace::of(world.rank(), world.world_size(), options.session.training);
+  auto session = TRY(Session::join(world, options.session, tiny_parameters(options, place)));
   TinyTrainer trainer(*session, options, compute);
   TinyTrainerResult result;
   if (options.restore) result.restored = TRY(session->restore());

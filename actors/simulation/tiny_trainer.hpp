@@ -11,7 +11,9 @@
 namespace troupe::actors {
 
 /// A model so small that a thousand jobs per minute can train it, yet every gradient depends on every
-/// parameter of its layer, on the step, the lane and the microbatch: wrong bits anywhere spread.
+/// parameter of its layer, on the step, the lane and the microbatch: wrong bits anywhere spread. It is cut
+/// into as many stages as core::TrainingOptions::pipeline_parallel says, and its biases are distributed as
+/// experts are by expert_parallel; both must divide the layers.
 struct TinyTrainerOptions {
   SessionOptions session;
   std::int64_t steps = 5;
@@ -42,8 +44,17 @@ struct TinyTrainerResult {
   std::uint64_t state_hash = 0;         ///< of all parameters at the end; the same on every rank
 };
 
-/// The parameters that it registers.
-std::vector<core::ParameterSpec> tiny_parameters(const TinyTrainerOptions& options);
+/// Where a rank is in a job that is cut.
+struct TinyPlace {
+  int stage = 0;
+  int expert = 0;  ///< among the ranks that share the biases
+
+  static TinyPlace of(core::Rank rank, core::WorldSize world, const core::TrainingOptions& training);
+};
+
+/// The parameters that a rank registers.
+std::vector<core::ParameterSpec> tiny_parameters(const TinyTrainerOptions& options,
+                                                 const TinyPlace& place = {});
 
 /// Trains on one rank of any world. `compute` lets virtual time pass, or does nothing.
 core::Result<TinyTrainerResult> train_tiny(RankWorld& world, const TinyTrainerOptions& options,
