@@ -70,6 +70,7 @@ std::vector<Entered> all_states() {
 // Covers ranks-18.
 TEST(CheckpointFaults, ARankKilledInAnyStateOfASaveLosesNothingThatWasCommitted) {
   int killed = 0, spared = 0;  // of jobs with units
+  std::uint64_t turn = 0;
   for (const auto& [role, state] : all_states()) {
     for (int victim = 0; victim < (role == Role::checkpoint_writer ? 3 : 1); ++victim) {
       for (std::uint64_t seed = 0; seed < 4; ++seed) {
@@ -78,8 +79,9 @@ TEST(CheckpointFaults, ARankKilledInAnyStateOfASaveLosesNothingThatWasCommitted)
         auto simulation = machines_of(disk, 3, seed);
         simulation.faults = {kill_in(victim, role, state)};
 
-        const auto strategy = strategy_in_turn(3, seed);
-        const auto outcome = simulate_tiny(simulation, saving_job(strategy, kSteps));
+        const auto mesh = saving_mesh(3, turn++);
+        const auto strategy = mesh.strategy;
+        const auto outcome = simulate_tiny(simulation, saving_job(mesh, kSteps));
 
         ASSERT_EQ(violations_of(outcome.report), "");
         // A rank whose part of each unit is padding has nothing to stage.
@@ -107,7 +109,7 @@ TEST(CheckpointFaults, ARankKilledWhileASaveFailsOrIsAbortedLosesNothingEither) 
         simulation.faults = {kill_in(victim, Role::checkpoint_writer, state)};
 
         const auto outcome =
-            simulate_tiny(simulation, saving_job(strategy_in_turn(2, seed + (victim == 0 ? 0 : 2)), kSteps));
+            simulate_tiny(simulation, saving_job(saving_mesh(2, seed + (victim == 0 ? 0 : 2)), kSteps));
 
         ASSERT_EQ(violations_of(outcome.report), "");
         expect_survival(disk, outcome.report, 2, seed);
@@ -126,7 +128,7 @@ TEST(CheckpointFaults, AnyOperationOfTheDiskMayFailAndOnlyTheSaveDoes) {
       auto disk = disk_of(at);
       FaultyStorage faulty(disk);
       faulty.fail_at(at, fault);
-      auto options = saving_job(strategy_in_turn(2, at), kSteps, 2);
+      auto options = saving_job(saving_mesh(2, at), kSteps, 2);
       options.session.checkpoint.retention.keep_last = 2;
 
       const auto outcome = simulate_tiny(machines_of(faulty, 2, at), options);
@@ -172,11 +174,10 @@ TEST(CheckpointFaults, ADiskThatLiesAboutSyncsLosesItsOwnCheckpointsAndNoEarlier
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(seed);
     auto disk = disk_of(seed);
-    const auto honest =
-        simulate_tiny(machines_of(disk, 2, seed), saving_job(strategy_in_turn(2, seed), 2, 2));
+    const auto honest = simulate_tiny(machines_of(disk, 2, seed), saving_job(saving_mesh(2, seed), 2, 2));
     ASSERT_EQ(committed_steps(honest.report), (std::vector<std::int64_t>{2}));
     disk.set_lying(true);
-    auto options = saving_job(strategy_in_turn(2, seed), kSteps);
+    auto options = saving_job(saving_mesh(2, seed), kSteps);
     options.restore = true;
     const auto lied_to = simulate_tiny(machines_of(disk, 2, seed + 7), options);
     ASSERT_EQ(complaints_of(lied_to, kSteps), "");
@@ -225,7 +226,7 @@ TEST(CheckpointFaults, ADiskSlowerThanTheDeadlineFailsTheSaveNamesTheRanksAndLet
     auto disk = disk_of(seed);
     auto simulation = machines_of(disk, 3, seed);
     simulation.io_delay = 2s;
-    auto options = saving_job(strategy_in_turn(3, seed), kSteps);
+    auto options = saving_job(saving_mesh(3, seed), kSteps);
     options.session.checkpoint.deadline = 1s;
 
     const auto outcome = simulate_tiny(simulation, options);
@@ -281,7 +282,7 @@ TEST(CheckpointFaults, ASaveWhileAnotherIsUnderWayIsQueuedOrRefusedAlikeOnAllRan
       auto disk = disk_of(seed);
       auto simulation = machines_of(disk, 3, seed);
       simulation.io_delay = 5ms;
-      auto options = saving_job(strategy_in_turn(3, seed), kSteps);
+      auto options = saving_job(saving_mesh(3, seed), kSteps);
       options.session.checkpoint.when_busy = when_busy;
       options.session.checkpoint.staging_bytes = 1 << 20;
 
@@ -338,7 +339,7 @@ TEST(CheckpointFaults, AHungRankEndsTheJobAndTheNextOneGoesOnFromTheLastCommit) 
     SimulatedFault hang = kill_in(static_cast<int>(seed % 3), Role::checkpoint_writer, "durable");
     hang.kind = SimulatedFault::Kind::hang;
     simulation.faults = {hang};
-    auto options = saving_job(strategy_in_turn(3, seed), kSteps);
+    auto options = saving_job(saving_mesh(3, seed), kSteps);
     options.session.step_deadline = 2s;
 
     const auto outcome = simulate_tiny(simulation, options);

@@ -16,8 +16,7 @@
 namespace troupe::actors {
 
 /// A job of few elements whose chunks are so small, and staging buffers so few, that updates wait for them.
-inline TinyTrainerOptions saving_job(core::Strategy strategy, std::int64_t steps,
-                                     std::int64_t save_every = 1) {
+inline TinyTrainerOptions saving_job(const TinyMesh& mesh, std::int64_t steps, std::int64_t save_every = 1) {
   TinyTrainerOptions options;
   // Parameters begin at multiples of 64 elements, so six of them make shards for up to six ranks.
   options.layers = 6;
@@ -25,7 +24,7 @@ inline TinyTrainerOptions saving_job(core::Strategy strategy, std::int64_t steps
   options.layer_time = std::chrono::microseconds(20);
   options.steps = steps;
   options.save_every = save_every;
-  set_strategy(options.session.training, strategy);
+  set_mesh(options.session.training, mesh);
   options.session.training.lanes = 4;
   options.session.training.bucket_elements = 330;
   options.session.training.clip_norm = 1.0;
@@ -34,6 +33,11 @@ inline TinyTrainerOptions saving_job(core::Strategy strategy, std::int64_t steps
   options.session.checkpoint.deadline = std::chrono::seconds(30);
   options.session.join_deadline = std::chrono::milliseconds(500);
   return options;
+}
+
+/// A mesh of such a job.
+inline TinyMesh saving_mesh(int ranks, std::uint64_t number) {
+  return mesh_in_turn(ranks, number, 6);
 }
 
 /// The parameters after this many steps of a run that neither saves nor fails.
@@ -75,7 +79,7 @@ inline std::string complaints_of(const JobOutcome<TinyTrainerResult>& outcome, s
 /// Goes on from the disk with this many ranks up to `steps`; the step it began with, or a complaint.
 inline std::pair<std::int64_t, std::string> go_on(Storage& storage, int ranks, std::int64_t steps,
                                                   std::uint64_t seed) {
-  auto options = saving_job(strategy_in_turn(ranks, seed), steps, 0);
+  auto options = saving_job(saving_mesh(ranks, seed), steps, 0);
   options.restore = true;
   const auto outcome = simulate_tiny(machines_of(storage, ranks, seed), options);
   const auto& restored = outcome.ranks[0].restored;

@@ -66,7 +66,7 @@ class History {
 
   TinyTrainerOptions draw_options(int ranks) {
     steps_ += 1 + draw_.below(4);
-    auto options = saving_job(strategy_in_turn(ranks, draw_.bits()), steps_, 1 + draw_.below(2));
+    auto options = saving_job(saving_mesh(ranks, draw_.bits()), steps_, 1 + draw_.below(2));
     options.restore = true;
     auto& checkpoint = options.session.checkpoint;
     checkpoint.chunk_bytes = one_of({std::uint64_t{32}, std::uint64_t{100}, std::uint64_t{4096}});

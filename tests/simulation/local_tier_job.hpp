@@ -24,8 +24,8 @@ class LocalTierJobs : public testing::Test {
   static std::vector<core::Clique> pairs() { return {{{0}, {1}}, {{2}, {3}}, {{4}, {5}}, {{6}, {7}}}; }
   static std::vector<core::Clique> uneven() { return {{{2}, {6}, {7}}, {{3}, {1}}, {{5}}, {{0}, {4}}}; }
 
-  static TinyTrainerOptions local_job(core::Strategy strategy, std::int64_t steps) {
-    auto options = tiny_job(strategy);
+  static TinyTrainerOptions local_job(const TinyMesh& mesh, std::int64_t steps) {
+    auto options = tiny_job(mesh);
     options.steps = steps;
     options.restore = true;
     options.local_every = 1;

@@ -38,7 +38,7 @@ class LocalHistory {
     factor_ = 1 << draw_.below(3);
     if (factor_ > world_) factor_ = world_;
     jump_ = draw_.below(2) == 0 ? 1 : world_ / factor_;
-    job_ = tiny_job(strategy_in_turn(world_, draw_.bits()));
+    job_ = tiny_job(mesh_in_turn(world_, draw_.bits()));
     job_.steps = kSteps;
     job_.local_every = 1 + draw_.below(2);
     job_.save_every = draw_.below(3);

@@ -16,10 +16,10 @@ using testing::IsEmpty;
 
 // Covers local-3.
 TEST_F(LocalTierJobs, GoOnWithTheSameBits) {
-  for (const auto strategy : strategies_for(kWorld)) {
+  for (const auto& mesh : meshes_for(kWorld)) {
     for (const auto& [jump, factor] : {std::pair{1, 1}, {2, 4}, {4, 2}}) {
       for (int rank = 0; rank < kWorld; ++rank) replace(rank);
-      auto options = local_job(strategy, kSteps);
+      auto options = local_job(mesh, kSteps);
       options.session.local.jump = jump;
       options.session.local.factor = factor;
       save(options, 3);
@@ -43,10 +43,10 @@ TEST_F(LocalTierJobs, KeepEveryCopyOfTheCliqueAndOnlyTheNewestSave) {
 
 // Covers local-8.
 TEST_F(LocalTierJobs, BringBackWhatThreeNodesLost) {
-  for (const auto strategy : strategies_for(kWorld)) {
+  for (const auto& mesh : meshes_for(kWorld)) {
     for (const auto& cliques : {pairs(), uneven()}) {
       for (int rank = 0; rank < kWorld; ++rank) replace(rank);
-      auto options = local_job(strategy, kSteps);
+      auto options = local_job(mesh, kSteps);
       options.session.local.cliques = cliques;
       save(options, 3);
       for (int rank : {6, 3, 4}) replace(rank);
@@ -287,7 +287,7 @@ TEST_F(LocalTierJobs, SurviveTheDeathOfARankInEveryStateOfItsKeeper) {
   for (const char* state : {"copying", "copied", "receiving", "held", "tidying", "kept"}) {
     for (int victim : {0, 3}) {
       for (int rank = 0; rank < kWorld; ++rank) replace(rank);
-      auto options = local_job(strategy_in_turn(kWorld, turn++), kSteps);
+      auto options = local_job(mesh_in_turn(kWorld, turn++), kSteps);
       options.session.local.cliques = uneven();
       save(options, 2);
       auto simulated = simulation();

@@ -82,6 +82,46 @@ inline core::Strategy strategy_in_turn(int ranks, std::uint64_t number) {
   return strategies[number % strategies.size()];
 }
 
+/// A strategy, in stages, and with biases that ranks share as experts.
+struct TinyMesh {
+  // NOLINTNEXTLINE(google-explicit-constructor): a strategy alone is a mesh of data-parallel ranks.
+  TinyMesh(core::Strategy of, int stage_count = 1, int expert_ranks = 1)
+      : strategy(of), stages(stage_count), experts(expert_ranks) {}
+
+  core::Strategy strategy;
+  int stages;
+  int experts;
+
+  bool is_data_parallel() const { return stages == 1 && experts == 1; }
+  std::string name() const {
+    return fmt::format("{}{}{}", core::name_of(strategy),
+                       stages > 1 ? fmt::format(" in {} stages", stages) : "",
+                       experts > 1 ? fmt::format(" with experts over {}", experts) : "");
+  }
+};
+
+/// Those that this many ranks can play with a model of so many layers: all strategies, alone, in stages, and
+/// with experts.
+inline std::vector<TinyMesh> meshes_for(int ranks, int layers = 4) {
+  std::vector<TinyMesh> meshes;
+  for (const auto strategy : strategies_for(ranks)) meshes.emplace_back(strategy);
+  for (const int parts : {2, 3}) {
+    if (ranks % parts != 0 || layers % parts != 0) continue;
+    for (const auto strategy : strategies_for(ranks / parts)) {
+      meshes.emplace_back(strategy, parts, 1);
+      if (parts == 2) meshes.emplace_back(strategy, 1, parts);
+    }
+    if (ranks % 4 == 0 && layers % 4 == 0) meshes.emplace_back(core::Strategy::zero3, parts, parts);
+  }
+  return meshes;
+}
+
+/// One of meshes_for(); numbers that follow each other give all in turn.
+inline TinyMesh mesh_in_turn(int ranks, std::uint64_t number, int layers = 4) {
+  const auto meshes = meshes_for(ranks, layers);
+  return meshes[number % meshes.size()];
+}
+
 /// Whether gradients are reduced in every round, so that a lane is one microbatch.
 inline bool has_units(core::Strategy strategy) {
   return strategy != core::Strategy::ddp && strategy != core::Strategy::zero1;
@@ -93,10 +133,16 @@ inline void set_strategy(core::TrainingOptions& training, core::Strategy strateg
   training.optimizer_instances = has_copies ? 2 : 1;
 }
 
+inline void set_mesh(core::TrainingOptions& training, const TinyMesh& mesh) {
+  set_strategy(training, mesh.strategy);
+  training.pipeline_parallel = mesh.stages;
+  training.expert_parallel = mesh.experts;
+}
+
 /// A job of several buckets, so that launches may pass each other.
-inline TinyTrainerOptions tiny_job(core::Strategy strategy, bool overlap = true, int microbatches = 1) {
+inline TinyTrainerOptions tiny_job(const TinyMesh& mesh, bool overlap = true, int microbatches = 1) {
   TinyTrainerOptions options;
-  set_strategy(options.session.training, strategy);
+  set_mesh(options.session.training, mesh);
   options.session.training.overlap = overlap;
   options.session.training.microbatches = microbatches;
   options.session.training.lanes = 8;
