@@ -247,7 +247,6 @@ DataPlane::State::Posted DataPlane::State::gather_gradients(const PlannedLaunch&
   if (is_narrow_gather(launch, gradient_dtype(bucket))) {
     for (std::int64_t chunk = 0; chunk < core::chunks_of(entry); ++chunk)
       TRY(gather_narrow(launch, chunk, flight));
-    update->record(buckets[bucket.value]->reduced.get());
     return {};
   }
   auto post_it = operation(gpu::OperationKind::all_gather, gradient_dtype(bucket));

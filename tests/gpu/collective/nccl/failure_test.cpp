@@ -73,6 +73,25 @@ TEST_F(NcclFailure, APeerWhoseDeathNcclDoesNotSeeIsFoundByTheDeadline) {
   expect_nothing_left();
 }
 
+TEST_F(NcclFailure, ADeadlineBeginsWhenTheStreamReachesTheOperation) {
+  begin(2);
+  auto before = create("tp");
+  auto groups = create("dp");
+  constexpr auto kDeadline = 500ms;
+  std::vector<std::shared_ptr<OperationStatus>> statuses{post(*before[0], {}),
+                                                         post(*groups[0], {.deadline = kDeadline})};
+  const auto late = std::chrono::steady_clock::now() + 2 * kDeadline;
+  await([=] { return std::chrono::steady_clock::now() > late; });
+  statuses.push_back(post(*before[1], {}));
+  statuses.push_back(post(*groups[1], {.deadline = kDeadline}));
+  settle();
+
+  for (const auto& status : statuses) EXPECT_EQ(outcome_of(*status), "ok");
+  before.clear();
+  groups.clear();
+  expect_nothing_left();
+}
+
 TEST_F(NcclFailure, AnErrorThatNcclReportsLaterEndsTheGroup) {
   begin(2);
   auto groups = create("dp");
