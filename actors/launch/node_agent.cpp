@@ -68,11 +68,12 @@ void NodeAgentMachine::launch(std::chrono::nanoseconds now, NodeEffects& effects
   rung_ = Rung::none;
   launched_ = now;
   endings_.clear();
-  is_rebuilding_ = is_counted_ = is_paid_ = is_dismissed_ = false;
+  is_rebuilding_ = is_counted_ = is_paid_ = is_dismissed_ = has_asked_ = false;
   silent_rank_.reset();
   silent_since_.reset();
   seen_stopped_.clear();
-  running_.assign(running_.size(), true);
+  running_.assign(static_cast<std::size_t>(config_.ranks), true);
+  slots_.resize(running_.size());
   alive_ = config_.ranks;
   std::iota(slots_.begin(), slots_.end(), 0);
   free_slots_.clear();
@@ -93,8 +94,9 @@ NodeEffects NodeAgentMachine::exited(int rank, ExitStatus status, std::chrono::n
                       state_ == State::stopping, slots_[static_cast<std::size_t>(rank)]});
   silent_since_.reset();
 
-  if (state_ == State::watching && cause() && can_replace(others)) {
-    replace(now, effects);
+  const auto how = state_ == State::watching && cause() ? remedy(others) : std::nullopt;
+  if (how) {
+    replace(*how, now, effects);
   } else if (state_ == State::watching && cause()) {
     // A rank that ended because another did must not hide that one's exit code, which may forbid a restart.
     if (alive_ == 0 || cause_is_known()) {
@@ -211,7 +213,7 @@ NodeEffects NodeAgentMachine::signalled(int signal) {
   NodeEffects effects;
   if (state_ == State::finished) return effects;
   if (config_.forwarded_signals.contains(signal)) {
-    for (int rank = 0; rank < config_.ranks; ++rank) {
+    for (int rank = 0; rank < world(); ++rank) {
       if (is_running(rank))
         effects.push_back(SignalRank{rank, signal, false, true, slots_[static_cast<std::size_t>(rank)]});
     }
@@ -248,7 +250,7 @@ NodeEffects NodeAgentMachine::deadline(std::chrono::nanoseconds now) {
   } else if (state_ == State::stopping && rung_ == Rung::asked) {
     kill_all(effects);
   } else if (state_ == State::stopping) {
-    for (int rank = 0; rank < config_.ranks; ++rank) {
+    for (int rank = 0; rank < world(); ++rank) {
       if (!is_running(rank)) continue;
       endings_.push_back({rank,
                           generation_,
@@ -292,7 +294,7 @@ void NodeAgentMachine::kill_all(NodeEffects& effects) {
 }
 
 void NodeAgentMachine::signal_all(int signal, bool group, NodeEffects& effects) const {
-  for (int rank = 0; rank < config_.ranks; ++rank) {
+  for (int rank = 0; rank < world(); ++rank) {
     if (is_running(rank))
       effects.push_back(SignalRank{rank, signal, group, false, slots_[static_cast<std::size_t>(rank)]});
   }

@@ -20,6 +20,8 @@ struct NodeAgentConfig {
   int max_restarts = 0;
   /// Where the ranks that have not failed would stay, only the one that has is started again.
   bool in_place = false;
+  /// The job goes on with so many ranks at least, where it need not have all; with `in_place`. 0: all.
+  int fewest_ranks = 0;
   /// Processes without a rank that stand by to take the place of one that fails; with `in_place`.
   int spares = 0;
   /// These signals to the launcher go to the ranks; all others end the job.
@@ -33,6 +35,8 @@ struct NodeAgentConfig {
   std::chrono::nanoseconds cause_window = std::chrono::milliseconds(500);
   /// A spare that was given a rank has this time to take note of it, before it is killed for another.
   std::chrono::nanoseconds spare_window = std::chrono::seconds(2);
+  /// As `cause_window`, where the others wait because they were asked to.
+  std::chrono::nanoseconds wait_window = std::chrono::seconds(15);
   /// How often the ranks are asked whether they wait for another epoch, with `in_place`.
   std::chrono::nanoseconds look_interval = std::chrono::milliseconds(100);
   /// A gang that lived for at least this long before its first failure, or committed a step more than any
@@ -80,13 +84,28 @@ struct Standing {
 struct StartGang {
   int generation = 0;
 };
-/// The rank has failed, and the others stay: report it, tell them of the next generation, and start its
-/// process again, unless a spare takes its place.
+/// How a generation goes on without a rank that has failed.
+enum class Remedy : std::uint8_t {
+  start_again,  ///< its process
+  spare,        ///< a process that stood by has the rank
+  fewer_ranks,  ///< nobody has it: the ranks above it have become one less
+};
+/// The rank has failed, and the others stay: report it, and tell them of the next generation.
 struct ReplaceRank {
   Ending ending;
   int generation = 0;      ///< the next
   std::vector<int> slots;  ///< of its processes, by rank
-  bool is_spare = false;   ///< the rank's slot there is that of a process which stood by
+  Remedy remedy{};
+};
+/// Spares stand by for ranks that the job went on without: ask those that run to wait for another generation
+/// at the end of a step at which nothing is lost.
+struct AskToWait {
+  int generation = 0;
+};
+/// All wait: tell them of the next generation, in which spares have the ranks after theirs.
+struct AdmitSpares {
+  int generation = 0;
+  std::vector<int> slots;  ///< by rank
 };
 /// Starts a process without a rank.
 struct StartSpare {
@@ -124,8 +143,8 @@ struct EndGeneration {
 struct Finish {
   int exit_code = 0;
 };
-using NodeEffect = std::variant<StartGang, ReplaceRank, StartSpare, SpareLost, SignalRank, ArmDeadline,
-                                CancelDeadline, EndGeneration, Finish>;
+using NodeEffect = std::variant<StartGang, ReplaceRank, AskToWait, AdmitSpares, StartSpare, SpareLost,
+                                SignalRank, ArmDeadline, CancelDeadline, EndGeneration, Finish>;
 using NodeEffects = std::vector<NodeEffect>;
 
 /// The life of a job's processes: starting -> watching -> stopping -> (waiting -> watching)* -> finished.
@@ -133,8 +152,8 @@ using NodeEffects = std::vector<NodeEffect>;
 /// any monotonic time.
 ///
 /// A process is known by its slot: 0 to the number of ranks and spares. A gang begins with rank r in slot r;
-/// then a rank moves to the slot of the spare that takes its place. A spare costs no restart; starting
-/// another one in the slot that has become free does.
+/// then a rank moves to the slot of the spare that takes its place, or ranks move down where there are fewer.
+/// Neither costs a restart; starting a process in a slot that has become free does.
 ///
 /// NA-1: the gang starts only when no process of the previous generation is running on a node that takes
 /// part; a rank is replaced only when its process has ended. NA-2: every wait, for a process that was told to
@@ -162,6 +181,8 @@ class NodeAgentMachine {
   /// These ranks have lost another one and wait for the next epoch. If that is so for the cause window, and
   /// a single one is left that does not wait, it is that one: it was stopped, or hangs, and is killed.
   NodeEffects waited_for(const std::vector<bool>& waiting, std::chrono::nanoseconds now);
+  /// The spares in these slots stand by.
+  NodeEffects stand_by(const std::vector<int>& slots);
   /// By rank: whether its process was a spare and has not noticed yet that it has a rank.
   NodeEffects unnoticed_by(const std::vector<bool>& spares, std::chrono::nanoseconds now);
   /// The rank's process was stopped by a signal when a peer had lost one. Call it before that peer's exit.
@@ -177,6 +198,8 @@ class NodeAgentMachine {
   bool is_running(int rank) const { return running_[static_cast<std::size_t>(rank)]; }
   /// The slots of the generation's processes, by rank.
   const std::vector<int>& slots() const { return slots_; }
+  /// Slots of processes that run without a rank.
+  const std::set<int>& spares() const { return spares_; }
   /// The rank of the process in this slot; empty for a spare.
   std::optional<int> rank_of(int slot) const;
   /// Why the job ended as it did; empty while it is running.
@@ -191,9 +214,11 @@ class NodeAgentMachine {
   bool cause_is_known() const;
   Ending::Kind classify(ExitStatus status, std::chrono::nanoseconds now) const;
   void launch(std::chrono::nanoseconds now, NodeEffects& effects);
-  bool can_replace(Standing others) const;
-  void replace(std::chrono::nanoseconds now, NodeEffects& effects);
+  std::optional<Remedy> remedy(Standing others) const;
+  void replace(Remedy remedy, std::chrono::nanoseconds now, NodeEffects& effects);
+  int world() const { return static_cast<int>(slots_.size()); }
   void settle(NodeEffects& effects);
+  void admit(std::chrono::nanoseconds now, NodeEffects& effects);
   void start_spare(int slot, NodeEffects& effects);
   bool is_last_cause() const;
   void end_when_all_have(NodeEffects& effects);
@@ -218,7 +243,7 @@ class NodeAgentMachine {
   std::vector<bool> running_;       ///< by rank
   std::vector<int> slots_;          ///< by rank
   std::set<int> spares_;            ///< slots of processes that run without a rank
-  std::set<int> free_slots_;        ///< of spares that have become ranks, for others
+  std::set<int> free_slots_;        ///< of ranks that were replaced by spares or by nobody
   std::set<int> barred_;            ///< whose spare ended before it stood by
   bool is_dismissed_ = false;       ///< the spares were told to end
   std::optional<int> silent_rank_;  ///< we have killed it
@@ -233,6 +258,7 @@ class NodeAgentMachine {
   std::vector<Ending> endings_;
   bool is_rebuilding_ = false;
   bool is_counted_ = false;  ///< the failure by count_failure()
+  bool has_asked_ = false;   ///< the ranks of this generation to wait for the next
   bool is_paid_ = false;     ///< a restart was counted for what is being rebuilt
   std::set<int> seen_stopped_;
   std::optional<std::int64_t> step_;

@@ -1,8 +1,10 @@
 #include "actors/launch/node_agent_shell.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
+#include "core/disregard.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::actors {
@@ -42,9 +44,21 @@ void NodeAgentShell::look_for_waiting() {
       if (gang_.standing_of(machine_.slots()).is_formed) perform(machine_.formed());
       perform(machine_.unnoticed_by(gang_.standing_by(machine_.slots()), clock_.now()));
     }
+    look_at_spares();
     perform(machine_.waited_for(gang_.waiting_of(machine_.slots()), clock_.now()));
     look_for_waiting();
   });
+}
+
+void NodeAgentShell::look_at_spares() {
+  const std::vector<int> spares(machine_.spares().begin(), machine_.spares().end());
+  if (spares.empty()) return;
+  const auto ready = gang_.standing_by(spares);
+  std::vector<int> slots;
+  for (std::size_t i = 0; i < std::min(spares.size(), ready.size()); ++i) {
+    if (ready[i]) slots.push_back(spares[i]);
+  }
+  perform(machine_.stand_by(slots));
 }
 
 void NodeAgentShell::signalled(int signal) {
@@ -82,13 +96,21 @@ void NodeAgentShell::on(const ReplaceRank& effect) {
   const int rank = effect.ending.rank;
   const auto replace = [&]() -> Result<void> {
     TRY(gang_.replacing(effect));
-    if (effect.is_spare) return {};
+    if (effect.remedy != Remedy::start_again) return {};
     return start_process({effect.slots[static_cast<std::size_t>(rank)], rank});
   };
   const auto replaced = replace();
   if (replaced) return;
   gang_.failed(rank, effect.ending.status);
   start_failed(rank, 1, replaced.error());
+}
+
+void NodeAgentShell::on(const AskToWait& effect) {
+  core::disregard(gang_.ask_to_wait(effect), "they go on as they are");
+}
+
+void NodeAgentShell::on(const AdmitSpares& effect) {
+  if (const auto told = gang_.admitting(effect); !told) start_failed(0, 1, told.error());
 }
 
 void NodeAgentShell::on(const StartSpare& effect) {
@@ -158,7 +180,7 @@ void NodeAgentShell::rank_exited(int rank, ExitStatus status) {
 /// Before any is told to go on.
 void NodeAgentShell::note_stopped() {
   if (machine_.state() != "watching") return;
-  for (int rank = 0; rank < ranks_; ++rank) {
+  for (int rank = 0; rank < static_cast<int>(machine_.slots().size()); ++rank) {
     const Process* const process = process_of(rank);
     if (machine_.is_running(rank) && process && process->is_stopped()) machine_.seen_stopped(rank);
   }
@@ -172,7 +194,7 @@ void NodeAgentShell::look_for_stopped() {
 
 void NodeAgentShell::wake() {
   look_ = 0;
-  for (int rank = 0; rank < ranks_; ++rank) {
+  for (int rank = 0; rank < static_cast<int>(machine_.slots().size()); ++rank) {
     Process* const process = process_of(rank);
     if (machine_.is_running(rank) && process && process->wake())
       gang_.woken(machine_.slots()[static_cast<std::size_t>(rank)]);

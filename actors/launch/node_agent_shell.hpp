@@ -57,6 +57,16 @@ class Gang {
     static_cast<void>(slot);
     return false;
   }
+  /// Asks the ranks of this generation to wait for another where the state is saved.
+  virtual core::Result<void> ask_to_wait(const AskToWait& asked) {
+    static_cast<void>(asked);
+    return {};
+  }
+  /// Tells all of the generation in which these spares have ranks.
+  virtual core::Result<void> admitting(const AdmitSpares& admitted) {
+    static_cast<void>(admitted);
+    return {};
+  }
   virtual void lost_spare(const SpareLost& lost) { static_cast<void>(lost); }
   /// Before the rank is started again, while the others stay: reports its end, and tells the others.
   virtual core::Result<void> replacing(const ReplaceRank& replaced) {
@@ -109,6 +119,8 @@ class NodeAgentShell {
   void perform(NodeEffects effects);
   void on(const StartGang& effect);
   void on(const ReplaceRank& effect);
+  void on(const AskToWait& effect);
+  void on(const AdmitSpares& effect);
   void on(const StartSpare& effect);
   void on(const SpareLost& effect);
   void on(const SignalRank& effect);
@@ -126,6 +138,7 @@ class NodeAgentShell {
   void look_for_stopped();
   void wake();
   void look_for_waiting();
+  void look_at_spares();
 
   NodeAgentMachine machine_;
   std::chrono::nanoseconds look_interval_;  ///< 0: never

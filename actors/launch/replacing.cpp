@@ -14,10 +14,16 @@ std::optional<int> NodeAgentMachine::rank_of(int slot) const {
 }
 
 /// The others may still form the generation that another loss has begun: they leave it for the next.
-bool NodeAgentMachine::can_replace(Standing others) const {
-  const bool is_paid_for = !spares_.empty() || (restarts_ < config_.max_restarts && config_.ranks > 1);
-  return config_.in_place && config_.nodes == 1 && alive_ == config_.ranks - 1 && is_last_cause() &&
-         others.all_stay && is_paid_for && stop_signal_ == 0 && !code_that_forbids_restart();
+std::optional<Remedy> NodeAgentMachine::remedy(Standing others) const {
+  const bool is_possible = config_.in_place && config_.nodes == 1 && alive_ == world() - 1 &&
+                           is_last_cause() && others.all_stay && stop_signal_ == 0 &&
+                           !code_that_forbids_restart();
+  if (!is_possible) return std::nullopt;
+  if (!spares_.empty()) return Remedy::spare;
+  // What comes to be started later joins them.
+  if (config_.fewest_ranks > 0 && world() > config_.fewest_ranks) return Remedy::fewer_ranks;
+  if (restarts_ < config_.max_restarts && world() > 1) return Remedy::start_again;
+  return std::nullopt;
 }
 
 /// Whether the rank that ended last did so for a reason of its own.
@@ -26,48 +32,83 @@ bool NodeAgentMachine::is_last_cause() const {
   return !status.success() && status.code != kExitFenced;
 }
 
-void NodeAgentMachine::replace(std::chrono::nanoseconds now, NodeEffects& effects) {
+void NodeAgentMachine::replace(Remedy remedy, std::chrono::nanoseconds now, NodeEffects& effects) {
   if (!is_counted_) count_failure();
   is_counted_ = true;
   if (makes_no_progress() || quick_failures_ > 1) return stop(SIGTERM, effects);
-  const auto rank = static_cast<std::size_t>(endings_.back().rank);
-  const bool is_spare = !spares_.empty();
-  if (is_spare) {
-    free_slots_.insert(slots_[rank]);
-    slots_[rank] = *spares_.begin();
-    spares_.erase(spares_.begin());
-  } else {
+  const int rank = endings_.back().rank;
+  const auto place = static_cast<std::size_t>(rank);
+  if (remedy == Remedy::start_again) {
     ++restarts_;
     is_paid_ = true;
+  } else {
+    free_slots_.insert(slots_[place]);
+  }
+  if (remedy == Remedy::spare) {
+    slots_[place] = *spares_.begin();
+    spares_.erase(spares_.begin());
+  }
+  if (remedy == Remedy::fewer_ranks) {
+    slots_.erase(slots_.begin() + rank);
+    running_.erase(running_.begin() + rank);
+  } else {
+    running_[place] = true;
+    ++alive_;
   }
   ++generation_;
   is_rebuilding_ = true;
+  has_asked_ = false;
   silent_rank_.reset();
   launched_ = now;
-  running_[rank] = true;
-  ++alive_;
-  effects.push_back(ReplaceRank{endings_.back(), generation_, slots_, is_spare});
+  effects.push_back(ReplaceRank{endings_.back(), generation_, slots_, remedy});
 }
 
 NodeEffects NodeAgentMachine::waited_for(const std::vector<bool>& waiting, std::chrono::nanoseconds now) {
   NodeEffects effects;
   std::vector<int> others;
-  for (int rank = 0; rank < config_.ranks; ++rank) {
+  for (int rank = 0; rank < world(); ++rank) {
     const auto place = static_cast<std::size_t>(rank);
     if (place >= waiting.size() || !waiting[place]) others.push_back(rank);
   }
-  const bool is_lost =
-      state_ == State::watching && alive_ == config_.ranks && others.size() == 1 && config_.ranks > 1;
-  if (!is_lost) {
+  const bool is_lost = state_ == State::watching && alive_ == world() && others.size() == 1 && world() > 1;
+  if (has_asked_ && state_ == State::watching && alive_ == world() && others.empty()) {
+    admit(now, effects);
+  } else if (!is_lost) {
     silent_since_.reset();
   } else if (!silent_since_) {
     silent_since_ = now;
-  } else if (!silent_rank_ && now - *silent_since_ >= config_.cause_window) {
+  } else if (!silent_rank_ &&
+             now - *silent_since_ >= (has_asked_ ? config_.wait_window : config_.cause_window)) {
     silent_rank_ = others.front();
     effects.push_back(
         SignalRank{*silent_rank_, SIGKILL, true, false, slots_[static_cast<std::size_t>(*silent_rank_)]});
   }
   return effects;
+}
+
+NodeEffects NodeAgentMachine::stand_by(const std::vector<int>& slots) {
+  NodeEffects effects;
+  const bool is_calm = state_ == State::watching && alive_ == world() && !is_rebuilding_ && !has_asked_;
+  if (!is_calm || slots.empty() || world() == config_.ranks) return effects;
+  has_asked_ = true;
+  effects.push_back(AskToWait{generation_});
+  return effects;
+}
+
+/// The spares may be gone again; then the same ranks go on.
+void NodeAgentMachine::admit(std::chrono::nanoseconds now, NodeEffects& effects) {
+  while (world() < config_.ranks && !spares_.empty()) {
+    slots_.push_back(*spares_.begin());
+    spares_.erase(spares_.begin());
+    running_.push_back(true);
+    ++alive_;
+  }
+  ++generation_;
+  is_rebuilding_ = true;
+  has_asked_ = false;
+  silent_since_.reset();
+  launched_ = now;
+  effects.push_back(AdmitSpares{generation_, slots_});
 }
 
 NodeEffects NodeAgentMachine::unnoticed_by(const std::vector<bool>& spares, std::chrono::nanoseconds now) {

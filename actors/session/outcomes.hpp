@@ -16,6 +16,10 @@ namespace troupe::actors {
 enum Wish : std::uint32_t {
   kWishSave = 1,   ///< save a checkpoint after this step
   kWishLeave = 2,  ///< end the run after this step
+  /// Other processes stand by to join. A save after this step, or after any that follows, lets them: the next
+  /// begin_step() then returns an Error after which ProcessWorld::form_anew() goes on, at the saved step.
+  /// Asked for by the runtime.
+  kWishJoin = 4,
 };
 
 /// Where a step's time went, on this rank. "Exposed" is time in which the trainer waited for the runtime and

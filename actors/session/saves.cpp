@@ -90,6 +90,7 @@ core::Result<std::uint64_t> Saves::begin(const Progress& progress, const Value& 
   begun.objects = TRY(core::objects_text(objects));
   TRY(check_size("the objects", begun.objects));
   begun.sequence = ++begun_;
+  last_ = progress.over;
   announce(Role::checkpoint_writer, begun);
   return begun.sequence;
 }
@@ -103,14 +104,30 @@ core::Result<std::uint64_t> Saves::begin_local(const Progress& progress, const V
 }
 
 std::vector<SaveResult> Saves::take() {
-  std::vector<SaveResult> results;
+  look();
+  return std::exchange(seen_, {});
+}
+
+core::Result<void> Saves::let_others_join(core::StepCount over) {
+  if (last_ != over) return {};
+  TRY(wait());
+  look();
+  if (committed_ != over) return {};
+  return core::fail(
+      Errc::peer_lost,
+      "other ranks join the job, which is saved after {} steps; ProcessWorld::form_anew() says how "
+      "it goes on",
+      over.value);
+}
+
+void Saves::look() {
   for (auto& over : in_.inbox.take_saves()) {
     SaveResult result{
         over.sequence, core::steps_through(over.step), over.directory, over.bytes, over.warning, {}};
     if (over.failure.failed) result.committed = tl::unexpected(messages::error_of(over.failure));
-    results.push_back(std::move(result));
+    if (result.committed) committed_ = result.step;
+    seen_.push_back(std::move(result));
   }
-  return results;
 }
 
 std::vector<SaveResult> Saves::take_local() {

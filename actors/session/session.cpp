@@ -130,6 +130,7 @@ core::Result<void> Session::begin_step(double learning_rate) {
   auto& s = *parts_;
   if (auto failure = s.inbox.failure()) return tl::unexpected(*failure);
   TRY(s.in_turn(s.order->between_steps("begin_step()")));
+  if (s.others_stand_by) TRY(s.saves->let_others_join(s.progress().over));
   if (!std::isfinite(learning_rate) || learning_rate < 0) {
     return core::fail(core::Errc::invalid_argument,
                       "begin_step() was given a learning rate of {}; expected a finite number that is not "
@@ -309,6 +310,7 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
     s.data->set_expert_counts(s.experts->counts());
     if (refusal.empty()) refusal = s.experts->refusal();
   }
+  if (s.context->is_first_rank() && s.world.has_others_standing_by()) wishes |= kWishJoin;
   s.context->post(
       Role::rank_supervisor, 0,
       messages::BackwardFinished{
@@ -339,6 +341,7 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   outcome.loss_scale = decided.loss_scale;
   outcome.nonfinite_gradients = decided.verdict.nonfinite_gradients;
   outcome.wishes = decided.verdict.wishes;
+  s.others_stand_by = (outcome.wishes & kWishJoin) != 0;
   outcome.times = s.meter->end_step();
   s.optimizer_steps.value += decided.commit ? 1 : 0;
   // A step refused for another reason says nothing about the scale.

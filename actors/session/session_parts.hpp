@@ -124,7 +124,8 @@ struct Session::Parts {
   std::optional<Sequencer> sequencer;
   std::vector<core::KeySet> tensor_keys;  ///< of the trainers' own tensors, per rank
 
-  core::Step step{0};  ///< the step that is being computed, or comes next
+  bool others_stand_by = false;  ///< after the last step
+  core::Step step{0};            ///< the step that is being computed, or comes next
   core::Step decided{-1};
   core::Lane lane{-1};
   bool adopted = false;  ///< the optimizer has the parameters' values

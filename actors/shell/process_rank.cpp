@@ -1,110 +1,25 @@
 #include "actors/shell/process_rank.hpp"
-#include "actors/shell/rank_places.hpp"
-#include "actors/shell/rank_start.hpp"
-#include "actors/world/engine.hpp"
-#include "actors/world/epochs.hpp"
-#include "actors/world/exit_status.hpp"
-#include "actors/world/host_identity.hpp"
-#include "actors/world/io_worker.hpp"
-#include "actors/world/meeting_point.hpp"
-#include "actors/world/own_address.hpp"
-#include "actors/world/storage/holds.hpp"
-#include "actors/world/storage/posix.hpp"
 
 #include <signal.h>
 
 #include <array>
-#include <atomic>
 #include <mutex>
 #include <optional>
-#include <set>
-#include <shared_mutex>
 #include <utility>
 
-#include "actors/world/signal_watcher.hpp"
+#include "actors/shell/process_rank_state.hpp"
+#include "actors/world/host_identity.hpp"
+#include "actors/world/own_address.hpp"
+#include "actors/world/storage/posix.hpp"
 #include "actors/world/thread_limit.hpp"
-#include "actors/world/transport/tcp.hpp"
 #include "core/errors.hpp"
 #include "gpu/collective/open.hpp"
-#include "gpu/devices.hpp"
 #include "messages/border.hpp"
 #include "posix/entropy.hpp"
 
 namespace troupe::actors {
 
 using messages::Role;
-
-struct ProcessRank::State {
-  ProcessWorldOptions options;
-  JobEnvironment environment;
-  LogOptions log_options;
-  std::unique_ptr<Log> log;
-  std::unique_ptr<Log> log_before;  ///< of the epoch before, for those that still have a way to it
-  EngineFacts facts;
-  bool has_own_environment = false;  ///< the caller's, instead of the process's
-  JobToken token{};
-  std::string device_name;
-  // The stage comes before the device, which may fail, and say so on the stage, as long as it exists.
-  std::shared_mutex stage_mutex;  // guards stage, and what form_anew() replaces: users share it
-  std::unique_ptr<CafStage> stage;
-  std::unique_ptr<gpu::Device> device;
-  std::unique_ptr<gpu::Device> host_device;  ///< null: `device` itself has host memory
-  ThreadPatience patience;
-  std::unique_ptr<gpu::CollectiveBackend> backend;
-  std::unique_ptr<gpu::CollectiveBackend> host_backend;  ///< of host_device, once requested
-  Hooks hooks;
-  bool is_used = false;                         ///< in this epoch there was a session, or an attempt to join
-  std::optional<EpochFiles> files;              ///< the launcher's, if it keeps processes over a failure
-  std::atomic<bool> is_member{false};           ///< a step was begun in this epoch
-  bool has_come_over = false;                   ///< from another epoch, or from having no rank
-  std::optional<EpochWatch> forming;            ///< of the epoch that this rank has come over to
-  std::unique_ptr<MeetingPoint> meeting_point;  ///< if torchrun's agent has the port
-  std::unique_ptr<TcpNetwork> network;          ///< null in a world of one; set before there are actors
-  std::unique_ptr<SignalWatcher> watcher;
-  OwnerClaim owner;  ///< of the storage
-  std::unique_ptr<Storage> storage;
-  std::unique_ptr<Storage> local_storage;
-  std::mutex io_mutex;  // guards io and local_io
-  std::unique_ptr<IoWorker> io;
-  std::unique_ptr<IoWorker> local_io;
-  std::uint64_t messages_before_close = 0;
-  std::set<core::Rank> distrusted;  ///< sent what they must not; only the network's thread accesses it
-
-  bool is_one_host() const { return environment.local_world == environment.world.value; }
-
-  Logger said_by(Subsystem of) const { return {*log, of}; }
-  /// For what is below the actors.
-  std::function<void(std::string_view)> warnings_of(Subsystem of) const {
-    return [logger = said_by(of)](std::string_view line) { logger.say(LogLevel::warning, line); };
-  }
-
-  RankPlace place() const {
-    auto host = host_identity();
-    return {host.id, std::move(host.name), environment.local_rank, environment.local_world,
-            facts.local_source};
-  }
-
-  core::Result<TcpOptions> network_options() {
-    TcpOptions chosen;
-    chosen.router.job = environment.job + "." + std::to_string(environment.epoch.value);
-    chosen.router.self = environment.rank;
-    chosen.router.world = environment.world;
-    chosen.router.token = token;
-    chosen.address = environment.control_host;
-    chosen.port = environment.control_port;
-    chosen.spans_hosts = !is_one_host();
-    chosen.log = said_by(Subsystem::transport);
-    if (facts.agent_key.empty()) return chosen;
-    meeting_point = std::make_unique<MeetingPoint>(environment, facts.agent_key, chosen.log);
-    chosen.find = [this](std::chrono::nanoseconds limit) { return meeting_point->find(limit); };
-    if (environment.rank.value != 0) return chosen;
-    chosen.address = TRY(meeting_point->host_to_listen_at());
-    chosen.port = 0;
-    chosen.announce = [this](std::uint16_t port) { return meeting_point->announce(port); };
-    chosen.all_have_come = [this] { meeting_point->close(); };
-    return chosen;
-  }
-};
 
 namespace {
 
@@ -149,13 +64,17 @@ core::Result<std::unique_ptr<ProcessRank>> ProcessRank::create(ProcessWorldOptio
     if (!said.empty() && world->rank().value == 0)
       world->log(Subsystem::checkpoint).say(LogLevel::warning, said);
   }
-  const auto& local = world->state_->options.local_checkpoint_directory;
-  if (!local.empty()) {
-    world->state_->local_storage = TRY(PosixStorage::open_or_make(directory_of_rank(local, world->rank())));
-  }
+  TRY(world->open_local_storage());
   world->open_io();
   if (world->state_->has_come_over) world->declare(Membership::State::forming);
   return world;
+}
+
+core::Result<void> ProcessRank::open_local_storage() {
+  const auto& local = state_->options.local_checkpoint_directory;
+  if (!local.empty())
+    state_->local_storage = TRY(PosixStorage::open_or_make(directory_of_rank(local, rank())));
+  return {};
 }
 
 void ProcessRank::open_io() {
@@ -353,65 +272,6 @@ void ProcessRank::tell_loss(const RankLost& loss) {
 core::Result<void> ProcessRank::send(const messages::Envelope& envelope) {
   if (!state_->network) return {};
   return check_sent(envelope, state_->network->send(envelope.to.rank, messages::outgoing(envelope)));
-}
-
-/// A rank whose trainer takes steps has all its groups, so that whatever it waits for ends with the loss of a
-/// peer.
-void ProcessRank::hear_own(const messages::Envelope& envelope) {
-  if (state_->is_member || !std::holds_alternative<messages::StepBegan>(envelope.body)) return;
-  state_->is_member = true;
-  if (state_->forming) state_->forming->stop();
-  declare(Membership::State::training);
-}
-
-/// The launcher has gone on to another epoch than the one which this rank is forming.
-void ProcessRank::leave_forming() {
-  const core::Error over{core::Errc::peer_lost,
-                         fmt::format("epoch {} ended before it was formed", epoch().value)};
-  if (state_->network) state_->network->give_up(over);
-  // As if rank 0 were lost, which alone tells the others that a rank is.
-  const messages::Address self{rank(), Role::rank_supervisor, 0};
-  post({self, self, epoch(), messages::PeerLost{core::Rank{0}, messages::failure_of(over)}});
-}
-
-void ProcessRank::declare(Membership::State state) {
-  if (!state_->files) return;
-  if (const auto told = state_->files->declare_membership({epoch(), state}); !told)
-    log(Subsystem::session).say(LogLevel::warning, told.error().message);
-}
-
-core::Result<void> ProcessRank::form_anew(const core::Error& why) {
-  constexpr std::chrono::seconds kPatience{2};
-  if (state_->stage) {
-    return core::fail(core::Errc::invalid_argument,
-                      "a session is open in this world; destroy it before the next epoch is formed");
-  }
-  if (exit_code_of(why) != kExitFenced) return tl::unexpected(why);
-  auto next = state_->environment;
-  if (state_->options.next_environment) {
-    auto given = state_->options.next_environment(state_->environment);
-    if (!given) return tl::unexpected(why);
-    next = std::move(*given);
-  } else {
-    // The launcher does not know yet that a process would stay which has just been started.
-    if (!state_->files || (!state_->is_member && !state_->has_come_over)) return tl::unexpected(why);
-    if (state_->is_member) declare(Membership::State::waiting);
-    const auto told = state_->files->await_epoch_after(epoch(), kPatience);
-    if (!told || !state_->files->rank_in(*told)) return tl::unexpected(why);
-    place_in(*state_->files, *told, next);
-  }
-  log(Subsystem::session).info("this process goes on in epoch {}: {}", next.epoch.value, why.message);
-  state_->log_options.epoch = next.epoch;
-  auto log = TRY(Log::open(state_->log_options));
-  // A thread that asks for the waits at the same time reads what this writes.
-  std::lock_guard lock(state_->stage_mutex);
-  state_->log_before = std::exchange(state_->log, std::move(log));
-  state_->environment = std::move(next);
-  state_->is_member = false;
-  state_->is_used = false;
-  state_->has_come_over = true;
-  declare(Membership::State::forming);
-  return {};
 }
 
 void ProcessRank::post(messages::Envelope envelope) {

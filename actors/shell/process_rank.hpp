@@ -48,6 +48,7 @@ class ProcessRank final : public RankWorld {
   void post(messages::Envelope envelope) override;
   void blame(const messages::Address& role, std::string what) override;
   void close() override;
+  bool has_others_standing_by() override;
   Storage* storage() override;
   std::size_t read_threads() const override { return 4; }
   void run_io(std::function<void()> job) override;
@@ -62,6 +63,7 @@ class ProcessRank final : public RankWorld {
   explicit ProcessRank(std::unique_ptr<State> state);
   core::Result<void> open_device();
   void open_io();
+  core::Result<void> open_local_storage();
   void declare(Membership::State state);
   void leave_forming();
   void hear_own(const messages::Envelope& envelope);

@@ -83,8 +83,9 @@ class ProcessWorld {
 
   /// After the session has failed with `why`, and was destroyed: whether the job goes on in a new epoch with
   /// this process. Then join again and begin as a process that was started again does: write first values,
-  /// restore(), and take the next step; all memory of the session before is gone. Returns `why` where it says
-  /// nothing about another rank, or the launcher starts all processes anew. Blocks for up to two seconds.
+  /// restore(), and take the next step; all memory of the session before is gone, and rank() and world_size()
+  /// may have changed. Returns `why` where it says nothing about another rank, or the launcher starts all
+  /// processes anew. Blocks for up to two seconds.
   core::Result<void> form_anew(const core::Error& why);
 
   /// What Session::join() takes.

@@ -81,6 +81,9 @@ class RankWorld {
   /// No actor runs and no message arrives afterwards. Idempotent.
   virtual void close() = 0;
 
+  /// Asked on rank 0 at the end of each step: whether processes stand by that would join the job.
+  virtual bool has_others_standing_by() { return false; }
+
   /// Where checkpoints are; null if there is no place for them.
   virtual Storage* storage() = 0;
   /// How many threads may read from the storage at once.

@@ -76,6 +76,24 @@ std::optional<NextEpoch> announced(const fs::path& file) {
   return next;
 }
 
+namespace {
+
+fs::path request_of(fs::path file) {
+  return file += "_request";
+}
+
+}  // namespace
+
+Result<void> ask_to_wait(const fs::path& file, core::Epoch epoch) {
+  return replace(request_of(file), fmt::format("{} 0\n", epoch.value));
+}
+
+bool EpochFiles::is_asked_to_wait(core::Epoch epoch) const {
+  std::ifstream text(request_of(epoch_));
+  const auto numbers = read_numbers(text, 0);
+  return numbers && core::Epoch{numbers->first} == epoch;
+}
+
 Result<void> declare_membership(const fs::path& file, const Membership& membership) {
   return replace(file, fmt::format("{} {}\n", membership.epoch.value, static_cast<int>(membership.state)));
 }

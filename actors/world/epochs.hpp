@@ -30,6 +30,10 @@ core::Result<void> announce_epoch(const std::filesystem::path& file, const NextE
 /// Empty if there is no such file, or it cannot be parsed.
 std::optional<NextEpoch> announced(const std::filesystem::path& file);
 
+/// From the launcher to rank 0 of this epoch: all are to wait for another, in which there will be more ranks,
+/// where the state is saved at the end of a step. `file` is that of announce_epoch().
+core::Result<void> ask_to_wait(const std::filesystem::path& file, core::Epoch epoch);
+
 /// From a process to the launcher, once it has begun a step, or would go on in another epoch.
 struct Membership {
   enum class State : std::uint8_t {
@@ -64,6 +68,8 @@ class EpochFiles {
   core::Result<NextEpoch> await_rank_after(core::Epoch over) const;
   /// Whether there is an epoch after `over`, or the launcher ends all processes.
   bool is_over(core::Epoch over) const;
+  /// Whether the ranks of this epoch were asked to wait for another.
+  bool is_asked_to_wait(core::Epoch epoch) const;
   /// The rank of this process in the epoch; empty if it has none.
   std::optional<core::Rank> rank_in(const NextEpoch& next) const;
 

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -20,6 +22,7 @@
 #include "apps/gpt/layers/matmul.hpp"
 #include "apps/gpt/narrator.hpp"
 #include "apps/report/perfetto.hpp"
+#include "core/checkpoint/cliques.hpp"
 #include "core/disregard.hpp"
 #include "core/errors.hpp"
 #include "core/program/memory.hpp"
@@ -229,6 +232,25 @@ class Run {
   TextCodec& codec_;
 };
 
+/// The options for the epoch's ranks. There may be fewer than at first, and then what does not divide them is
+/// less, which changes no bit.
+RunOptions for_epoch(RunOptions options, const Corpus& corpus, actors::RankWorld& world) {
+  const auto ranks = world.world_size();
+  add_settings(options.settings, corpus, ranks);
+  auto& session = options.trainer.session;
+  session.configuration = compared(options.settings);
+  options.trainer.settings = kept(options.settings);
+  if (world.epoch().value == 1) return options;
+  auto& training = session.training;
+  const int others = training.tensor_parallel * training.pipeline_parallel * training.expert_parallel;
+  training.optimizer_instances =
+      std::gcd(training.optimizer_instances, std::max(1, ranks.value / std::max(1, others)));
+  auto& local = session.local;
+  if (local.cliques.empty() && !core::make_cliques(ranks, local.jump, local.factor))
+    local.jump = local.factor = 1;
+  return options;
+}
+
 /// What a process keeps from one epoch to the next.
 struct Lasting {
   actors::ProcessWorld& world;
@@ -299,14 +321,11 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
     TRY(check_export(given.trainer.model, given.export_to));
   }
   const auto info = TRY(gpu_info(world->device_name()));
-  RunOptions options = with_peak(given, info);
-  add_settings(options.settings, corpus, world->world_size());
-  options.trainer.session.configuration = compared(options.settings);
-  options.trainer.settings = kept(options.settings);
+  const RunOptions options = with_peak(given, info);
   const Lasting lasting{*world, corpus, requests.get(),
                         prompt, codec,  info ? info->memory_bytes : physical_memory_bytes()};
   while (true) {
-    auto end = run_epoch(options, lasting);
+    auto end = run_epoch(for_epoch(options, corpus, *world), lasting);
     // The launcher may have put another process in the place of a rank that was lost.
     if (end || !world->form_anew(end.error())) return end;
   }

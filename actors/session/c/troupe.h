@@ -309,7 +309,7 @@ troupe_status troupe_end_lane(troupe_session* session, double loss, troupe_error
    the trainer has already divided losses and their gradients by, the same in every lane. */
 troupe_status troupe_end_weighted_lane(troupe_session* session, double loss, double weight, troupe_error* error);
 
-enum { TROUPE_WISH_SAVE = 1, TROUPE_WISH_LEAVE = 2 };
+enum { TROUPE_WISH_SAVE = 1, TROUPE_WISH_LEAVE = 2, TROUPE_WISH_JOIN = 4 };
 
 typedef struct troupe_step_outcome {
   int64_t step;

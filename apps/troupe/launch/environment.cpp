@@ -139,8 +139,8 @@ fs::path member_file(const Job& job, int slot) {
 
 bool keeps_processes(const Job& job) {
   if (job.options.spares > 0) return true;
-  return job.options.recovery == "in-place" && job.options.max_restarts > 0 && job.place.nodes == 1 &&
-         job.place.world > 1;
+  const bool can_mend = job.options.max_restarts > 0 || job.fewest_ranks < job.ranks;
+  return job.options.recovery == "in-place" && can_mend && job.place.nodes == 1 && job.place.world > 1;
 }
 
 std::vector<std::string> rank_environment(const Job& job, const Generation& generation, ProcessPlace place,

@@ -76,6 +76,32 @@ Result<void> check_memory(const Job& job) {
       std::max<std::uint64_t>(1, memory.available_bytes / kLeastBytesPerRank));
 }
 
+/// "4" or "2:4".
+Result<void> resolve_ranks(Job& job) {
+  const std::string& text = job.options.nproc_per_node;
+  const std::size_t colon = text.find(':');
+  job.ranks = TRY(count_ranks(text.substr(colon == std::string::npos ? 0 : colon + 1)));
+  job.fewest_ranks = colon == std::string::npos ? job.ranks : TRY(count_ranks(text.substr(0, colon)));
+  if (job.fewest_ranks > job.ranks) {
+    return core::fail(Errc::invalid_argument,
+                      "--nproc-per-node {}: expected MIN:MAX, and {} is more than {}; write {}:{}", text,
+                      job.fewest_ranks, job.ranks, job.ranks, job.fewest_ranks);
+  }
+  if (job.fewest_ranks == job.ranks) return {};
+  if (job.meeting.nodes > 1) {
+    return core::fail(
+        Errc::unavailable,
+        "--nproc-per-node {}: a job of {} nodes does not go on with fewer ranks as yet; write {}", text,
+        job.meeting.nodes, job.ranks);
+  }
+  if (job.options.recovery == "in-place") return {};
+  return core::fail(
+      Errc::invalid_argument,
+      "--nproc-per-node {} and --recovery {} exclude each other: fewer ranks go on only if they "
+      "stay; leave one out",
+      text, job.options.recovery);
+}
+
 Result<void> check_spares(const Job& job) {
   if (job.options.spares == 0) return {};
   if (job.meeting.nodes > 1)
@@ -269,7 +295,7 @@ Result<Job> prepare_job(LaunchOptions options) {
   Job job;
   job.options = std::move(options);
   job.meeting = TRY(find_meeting(job.options, actors::process_variables()));
-  job.ranks = TRY(count_ranks(job.options.nproc_per_node));
+  TRY(resolve_ranks(job));
   TRY(check_spares(job));
   TRY(check_memory(job));
   TRY(resolve_program(job));

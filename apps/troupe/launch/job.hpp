@@ -24,12 +24,13 @@ struct NodePlace {
 struct Job {
   LaunchOptions options;
   Meeting meeting;
-  NodePlace place;      ///< with several nodes, known when all have come
-  std::string id;       ///< TROUPE_JOB_ID: unique, of letters, digits, '-' and '_'
-  std::string run_id;   ///< as the operator named it
-  std::string token;    ///< TROUPE_JOB_TOKEN, 64 hexadecimal digits: what ranks prove to each other
-  int ranks = 1;        ///< of this node
-  std::string program;  ///< a path
+  NodePlace place;       ///< with several nodes, known when all have come
+  std::string id;        ///< TROUPE_JOB_ID: unique, of letters, digits, '-' and '_'
+  std::string run_id;    ///< as the operator named it
+  std::string token;     ///< TROUPE_JOB_TOKEN, 64 hexadecimal digits: what ranks prove to each other
+  int ranks = 1;         ///< of this node
+  int fewest_ranks = 1;  ///< with which the job goes on if some are lost
+  std::string program;   ///< a path
   std::vector<std::string> arguments;  ///< argv
   std::string master_addr;             ///< without brackets
   int master_port = 0;                 ///< 0: a free one for each generation

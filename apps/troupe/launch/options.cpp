@@ -26,8 +26,10 @@ namespace {
 void add_membership_options(CLI::App& app, LaunchOptions& options) {
   app.add_option("--nnodes", options.nnodes,
                  "Nodes; start this command once on each. Default: what Slurm, MPI, or Flux say, or 1");
-  app.add_option("--nproc-per-node", options.nproc_per_node,
-                 "Ranks of this node: a number, or auto, gpu, cpu");
+  app.add_option(
+      "--nproc-per-node", options.nproc_per_node,
+      "Ranks of this node: a number, or auto, gpu, cpu. MIN:MAX, on one node: begins with MAX and goes "
+      "on with fewer when ranks are lost, without going below MIN");
   add_number(
       app, "--node-rank", options.node_rank, {0, 1 << 20},
       "Index of this node; node 0 is where the endpoint is. Default: by the engine, or in order of arrival");

@@ -16,6 +16,7 @@
 #include "actors/world/simulation/event_loop.hpp"
 #include "actors/world/simulation/processes.hpp"
 #include "core/errors.hpp"
+#include "tests/actors/launch/simulated_node.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -24,135 +25,10 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
-constexpr nanoseconds kAnHour = std::chrono::hours(1);
-constexpr SimulatedProgram kCompletes{.lifetime = seconds(10)};
-constexpr SimulatedProgram kTrains{};
-
-SimulatedProgram fails_after(nanoseconds lifetime, ExitStatus ending = {1, 0}) {
-  return {.lifetime = lifetime, .ending = ending};
-}
-
-/// What rank `rank` does in generation `generation`.
-using Programs = std::function<core::Result<SimulatedProgram>(int generation, int rank)>;
-
-/// A gang of simulated processes that writes down what its shell says.
-class Node final : public Gang {
- public:
-  Node(NodeAgentConfig config, Programs programs, std::uint64_t seed = 1)
-      : ranks_(config.ranks),
-        programs_(std::move(programs)),
-        loop_(seed),
-        processes_(loop_, [this](const ProcessSpec&, int) { return programs_(generation_, prepared_); }),
-        shell_(config, loop_, *this) {}
-
-  /// Until the agent has finished.
-  void run() {
-    shell_.start();
-    loop_.run_until([this] { return exit_code_.has_value(); }, {.time = kAnHour, .events = 100'000});
-    EXPECT_TRUE(exit_code_) << "NA-2: every wait has a deadline";
-  }
-
-  void call_at(nanoseconds time, std::function<void()> call) { loop_.after(time, std::move(call)); }
-  /// When run() has come to this time, the launcher gets the signal.
-  void signal_at(nanoseconds time, int signal) {
-    loop_.after(time, [this, signal] { shell_.signalled(signal); });
-  }
-
-  core::Result<void> begin(int generation) override {
-    EXPECT_EQ(processes_.running() - abandoned_, 0)
-        << "NA-1: the gang starts only when no process of the generation before it runs";
-    generation_ = generation;
-    began_.push_back(loop_.now());
-    return cannot_begin_ ? core::fail(core::Errc::io, "no port is free") : core::Result<void>{};
-  }
-  core::Result<std::unique_ptr<Process>> start(ProcessPlace place,
-                                               std::function<void(ExitStatus)> exited) override {
-    const int rank = place.slot;
-    prepared_ = rank;
-    if (!place.rank) says("spare " + std::to_string(rank) + " is started");
-    auto process = TRY(processes_.spawn(
-        {"trainer", {"trainer"}, {"TROUPE_JOB_ID=job-7"}, {}},
-        {.output = [this, rank](OutputStream stream, std::string_view bytes) { output(rank, stream, bytes); },
-         .closed = [this](OutputStream) { ++closed_; },
-         .exited = std::move(exited)}));
-    pids_[rank] = process->pid();
-    return process;
-  }
-  Standing standing_of(const std::vector<int>&) override { return standing_; }
-  bool stood_by(int) override { return stood_by_; }
-  void lost_spare(const SpareLost& lost) override {
-    says("spare " + std::to_string(lost.slot) + " is lost" + (lost.is_started_again ? ", for another" : ""));
-  }
-  core::Result<void> replacing(const ReplaceRank& replaced) override {
-    says("rank " + std::to_string(replaced.ending.rank) + " is replaced" +
-         (replaced.is_spare ? " by a spare" : ""));
-    generation_ = replaced.generation;
-    return {};
-  }
-  void stopped_while_forming() override { says("stopped while an epoch forms"); }
-  void not_started(int rank, const core::Error& error) override {
-    says("rank " + std::to_string(rank) + " not started: " + error.message);
-  }
-  void withheld(int rank, int signal) override {
-    says("rank " + std::to_string(rank) + " does not handle " + signal_name(signal));
-  }
-  void woken(int rank) override { says("rank " + std::to_string(rank) + " goes on"); }
-  std::optional<std::int64_t> committed_step() override { return step_; }
-  void failed(int rank, ExitStatus status) override {
-    says("rank " + std::to_string(rank) + " failed first: " + to_string(status) + ", " +
-         std::to_string(processes_.signals()) + " signals sent");
-  }
-  void ended(const EndGeneration& end) override {
-    EXPECT_FALSE(exit_code_) << "NA-3";
-    for (const Ending& each : end.endings) abandoned_ += each.kind == Ending::Kind::abandoned ? 1 : 0;
-    endings_ = end.endings;
-    cleared_ += processes_.clear_away("job-7", "TROUPE_JOB_ID=job-7");
-  }
-  void finished(int exit_code) override {
-    EXPECT_FALSE(exit_code_) << "NA-3: the verdict comes once";
-    exit_code_ = exit_code;
-  }
-
-  std::vector<Ending::Kind> kinds() const {
-    std::vector<Ending::Kind> found(static_cast<std::size_t>(ranks_), Ending::Kind::completed);
-    for (const Ending& each : endings_) found[static_cast<std::size_t>(each.rank)] = each.kind;
-    return found;
-  }
-
-  std::vector<nanoseconds> began_;  ///< when each generation began
-  std::vector<std::string> said_;
-  std::vector<Ending> endings_;  ///< of the last generation
-  std::map<int, std::int64_t> pids_;
-  std::optional<std::int64_t> step_;
-  Standing standing_;
-  bool stood_by_ = true;
-  std::optional<int> exit_code_;
-  int closed_ = 0;
-  int cleared_ = 0;
-  int abandoned_ = 0;
-  bool cannot_begin_ = false;
-
-  nanoseconds now() const { return loop_.now(); }
-  bool is_quiet() const { return loop_.is_quiet(); }
-  int running() const { return processes_.running(); }
-  int starts() const { return processes_.started(); }
-  const NodeAgentMachine& agent() const { return shell_.machine(); }
-
- private:
-  void output(int rank, OutputStream stream, std::string_view bytes) {
-    EXPECT_EQ(stream, OutputStream::err);
-    says("rank " + std::to_string(rank) + " writes " + std::string(bytes));
-  }
-  void says(std::string what) { said_.push_back(std::move(what)); }
-
-  int ranks_;
-  Programs programs_;
-  int generation_ = 0;
-  int prepared_ = 0;  ///< the rank whose start was asked for last
-  EventLoop loop_;
-  SimulatedProcesses processes_;
-  NodeAgentShell shell_;
-};
+using node_tests::fails_after;
+using node_tests::kCompletes;
+using node_tests::kTrains;
+using node_tests::Node;
 
 TEST(NodeAgentShell, LetsAStoppedRankGoOnOnceOthersHaveEndedWell) {
   Node node({.ranks = 3}, [](int, int rank) {
@@ -191,72 +67,6 @@ TEST(NodeAgentShell, StartsOneProcessInThePlaceOfARankWhileTheOthersStay) {
   EXPECT_EQ(node.starts(), 4);
   EXPECT_EQ(node.began_.size(), 1u);
   EXPECT_THAT(node.said_, testing::ElementsAre("rank 1 is replaced"));
-}
-
-TEST(NodeAgentShell, GivesTheRankToASpareAndStartsAnotherOnceAllTakeSteps) {
-  Node node({.ranks = 3, .max_restarts = 1, .in_place = true, .spares = 1}, [](int generation, int slot) {
-    return generation == 0 && slot == 1 ? fails_after(seconds(5))
-           : slot == 1 || slot == 3     ? kTrains
-                                        : SimulatedProgram{.lifetime = seconds(20)};
-  });
-  node.standing_ = {false, true};
-  node.call_at(seconds(6), [&] { node.standing_.is_formed = true; });
-  std::vector<int> slots;
-  node.call_at(seconds(7), [&] { slots = node.agent().slots(); });
-  node.signal_at(seconds(30), SIGTERM);
-
-  node.run();
-
-  EXPECT_THAT(node.said_, testing::ElementsAre("spare 3 is started", "rank 1 is replaced by a spare",
-                                               "spare 1 is started"));
-  EXPECT_THAT(slots, testing::ElementsAre(0, 3, 2));
-  EXPECT_EQ(node.starts(), 5);
-  EXPECT_EQ(node.began_.size(), 1u);
-  EXPECT_EQ(node.agent().restarts(), 1) << "starting another spare is one";
-  EXPECT_EQ(node.running(), 0);
-  EXPECT_TRUE(node.is_quiet());
-}
-
-TEST(NodeAgentShell, EndsSparesThatNobodyNeededWithTheJob) {
-  Node node({.ranks = 2, .in_place = true, .spares = 2}, [](int, int slot) {
-    return slot < 2 ? SimulatedProgram{.lifetime = seconds(5)}
-                    : SimulatedProgram{.obeys_after = std::nullopt};
-  });
-
-  node.run();
-
-  EXPECT_EQ(node.exit_code_, 0);
-  EXPECT_EQ(node.now(), seconds(5));
-  EXPECT_EQ(node.running(), 0);
-  EXPECT_EQ(node.cleared_, 0);
-  EXPECT_TRUE(node.is_quiet());
-}
-
-TEST(NodeAgentShell, StartsAnotherSpareOnlyWhereTheOneBeforeStoodBy) {
-  for (const bool stood_by : {false, true}) {
-    Node node({.ranks = 2, .max_restarts = 5, .in_place = true, .spares = 1}, [&](int, int slot) {
-      return slot < 2 ? SimulatedProgram{.lifetime = seconds(5)} : fails_after(seconds(2));
-    });
-    node.stood_by_ = stood_by;
-
-    node.run();
-
-    EXPECT_EQ(node.exit_code_, 0);
-    EXPECT_EQ(node.starts(), stood_by ? 5 : 3);
-    EXPECT_EQ(node.agent().restarts(), stood_by ? 2 : 0);
-  }
-}
-
-TEST(NodeAgentShell, GoesOnWithoutASpareThatCannotBeStarted) {
-  Node node({.ranks = 2, .in_place = true, .spares = 1}, [](int, int slot) -> core::Result<SimulatedProgram> {
-    if (slot == 2) return core::fail(core::Errc::io, "no more processes");
-    return SimulatedProgram{.lifetime = seconds(5)};
-  });
-
-  node.run();
-
-  EXPECT_EQ(node.exit_code_, 0);
-  EXPECT_THAT(node.said_, testing::ElementsAre("spare 2 is started", "spare 2 is lost"));
 }
 
 TEST(NodeAgentShell, SaysThatTheJobIsStoppedToRanksThatFormAnEpoch) {

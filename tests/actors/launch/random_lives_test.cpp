@@ -26,6 +26,7 @@ class RandomNode {
         machine_({.ranks = ranks_,
                   .max_restarts = below(4),
                   .in_place = in_place_,
+                  .fewest_ranks = below(ranks_ + 1),
                   .spares = in_place_ ? below(4) : 0,
                   .no_progress_limit = 1 + below(3)}) {
     perform(machine_.start(now_));
@@ -59,6 +60,11 @@ class RandomNode {
       perform(machine_.deadline(now_));
     } else if (dice == 17) {
       perform(machine_.formed());
+    } else if (dice == 18) {
+      const std::vector<int> spares(machine_.spares().begin(), machine_.spares().end());
+      perform(machine_.stand_by(spares));
+    } else if (dice == 19) {
+      perform(machine_.waited_for(std::vector<bool>(machine_.slots().size(), true), now_));
     } else if (!alive_.empty()) {
       end_one();
     }
@@ -86,10 +92,17 @@ class RandomNode {
         for (int rank = 0; rank < present; ++rank) alive_.push_back(rank);
         if (present < ranks_) absent = present;
       } else if (const auto* replaced = std::get_if<ReplaceRank>(&effect)) {
-        const int slot = replaced->slots[static_cast<std::size_t>(replaced->ending.rank)];
-        EXPECT_EQ(std::ranges::count(alive_, slot), replaced->is_spare ? 1 : 0) << "NA-1";
-        EXPECT_EQ(machine_.rank_of(slot), replaced->ending.rank);
-        if (!replaced->is_spare) alive_.push_back(slot);
+        for (std::size_t rank = 0; rank < replaced->slots.size(); ++rank) {
+          const int slot = replaced->slots[rank];
+          const bool is_started =
+              replaced->remedy == Remedy::start_again && replaced->ending.rank == static_cast<int>(rank);
+          EXPECT_EQ(std::ranges::count(alive_, slot), is_started ? 0 : 1) << "NA-1";
+          EXPECT_EQ(machine_.rank_of(slot), static_cast<int>(rank));
+          if (is_started) alive_.push_back(slot);
+        }
+        EXPECT_GE(replaced->slots.size(), 1u);
+      } else if (const auto* admitted = std::get_if<AdmitSpares>(&effect)) {
+        for (const int slot : admitted->slots) EXPECT_EQ(std::ranges::count(alive_, slot), 1);
       } else if (const auto* spare = std::get_if<StartSpare>(&effect)) {
         EXPECT_EQ(std::ranges::count(alive_, spare->slot), 0) << "a slot has one process";
         alive_.push_back(spare->slot);

@@ -56,7 +56,7 @@ TEST(Spares, TakeTheRanksOfThoseThatFailAndCostNoRestart) {
   const auto first = all<ReplaceRank>(machine.exited(1, kLost, at(5), kFormed));
 
   ASSERT_EQ(first.size(), 1u);
-  EXPECT_TRUE(first[0].is_spare);
+  EXPECT_EQ(first[0].remedy, Remedy::spare);
   EXPECT_EQ(first[0].ending.slot, 1);
   EXPECT_EQ(first[0].generation, 1);
   EXPECT_THAT(first[0].slots, ElementsAre(0, 3, 2));

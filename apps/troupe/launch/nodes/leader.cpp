@@ -33,6 +33,7 @@ actors::NodeAgentConfig agent_config(const Job& job) {
   config.max_restarts = job.options.max_restarts;
   config.in_place = keeps_processes(job);
   config.spares = job.options.spares;
+  config.fewest_ranks = job.fewest_ranks;
   for (const int signal : job.stop_signals) config.forwarded_signals.erase(signal);
   config.term_timeout = nanoseconds_of(job.options.term_timeout_seconds);
   config.first_backoff = nanoseconds_of(job.options.restart_backoff_seconds);
@@ -244,31 +245,64 @@ void Leader::lost_spare(const actors::SpareLost& lost) {
                               : "no restart is left for another (--max-restarts)"));
 }
 
+std::string Leader::description_of(const actors::ReplaceRank& replaced) const {
+  const int rank = replaced.ending.rank;
+  switch (replaced.remedy) {
+    case actors::Remedy::spare:
+      return fmt::format("spare {} is rank {} now, the others stay",
+                         replaced.slots[static_cast<std::size_t>(rank)], rank);
+    case actors::Remedy::fewer_ranks:
+      return fmt::format("the job goes on with {} rank{}: those after rank {} are one less now",
+                         replaced.slots.size(), replaced.slots.size() == 1 ? "" : "s", rank);
+    case actors::Remedy::start_again:
+      break;
+  }
+  return fmt::format("rank {} is started again, the others stay: restart {} of {}", rank,
+                     agent_->machine().restarts(), job_.options.max_restarts);
+}
+
 Result<void> Leader::replacing(const actors::ReplaceRank& replaced) {
   // The others wait for this, and for nothing else.
-  ports_.back() = TRY(ReservedPort::any());
-  const int control_port = ports_.back().number();
-  TRY(actors::announce_epoch(epoch_file(job_), {epoch_of(replaced.generation),
-                                                static_cast<std::uint16_t>(control_port), replaced.slots}));
-  const int rank = replaced.ending.rank;
-  const int slot = replaced.slots[static_cast<std::size_t>(rank)];
+  const int control_port = TRY(announce(replaced.generation, replaced.slots));
   replaced_.push_back(report_of(replaced.ending));
   report_.ranks = {replaced_.back()};
   report_.cause = 0;
   for (const std::string& line : describe(report_)) terminal_.say(line);
-  terminal_.say(replaced.is_spare
-                    ? fmt::format("spare {} is rank {} now, the others stay", slot, rank)
-                    : fmt::format("rank {} is started again, the others stay: restart {} of {}", rank,
-                                  agent_->machine().restarts(), job_.options.max_restarts));
-  if (replaced.is_spare) local_.becomes(slot, rank);
+  terminal_.say(description_of(replaced));
+  go_on(replaced.generation, control_port, replaced.slots);
+  return {};
+}
+
+Result<void> Leader::ask_to_wait(const actors::AskToWait& asked) {
+  return actors::ask_to_wait(epoch_file(job_), epoch_of(asked.generation));
+}
+
+Result<void> Leader::admitting(const actors::AdmitSpares& admitted) {
+  const int control_port = TRY(announce(admitted.generation, admitted.slots));
+  terminal_.say(
+      fmt::format("the job goes on with {} ranks, after the step that it has saved", admitted.slots.size()));
+  go_on(admitted.generation, control_port, admitted.slots);
+  return {};
+}
+
+/// Returns the port where rank 0 listens.
+Result<int> Leader::announce(int generation, const std::vector<int>& slots) {
+  ports_.back() = TRY(ReservedPort::any());
+  const int port = ports_.back().number();
+  TRY(actors::announce_epoch(epoch_file(job_),
+                             {epoch_of(generation), static_cast<std::uint16_t>(port), slots}));
+  return port;
+}
+
+void Leader::go_on(int generation, int control_port, const std::vector<int>& slots) {
+  for (std::size_t rank = 0; rank < slots.size(); ++rank) local_.becomes(slots[rank], static_cast<int>(rank));
   report_ = GenerationReport{};
-  report_.generation = replaced.generation;
+  report_.generation = generation;
   report_.started = clock_.now();
-  generation_.number = replaced.generation;
+  generation_.number = generation;
   generation_.control_port = control_port;
   generation_.fence_token = posix::unique_name();
   local_.go_on(generation_);
-  return {};
 }
 
 void Leader::stopped_while_forming() {

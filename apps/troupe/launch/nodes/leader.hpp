@@ -41,6 +41,8 @@ class Leader final : public actors::Gang {
   std::vector<bool> waiting_of(const std::vector<int>& slots) override;
   std::vector<bool> standing_by(const std::vector<int>& slots) override;
   bool stood_by(int slot) override;
+  core::Result<void> ask_to_wait(const actors::AskToWait& asked) override;
+  core::Result<void> admitting(const actors::AdmitSpares& admitted) override;
   void lost_spare(const actors::SpareLost& lost) override;
   core::Result<void> replacing(const actors::ReplaceRank& replaced) override;
   void stopped_while_forming() override;
@@ -86,6 +88,9 @@ class Leader final : public actors::Gang {
   std::string host_of(int rank) const;
   bool is_alone() const { return job_.meeting.nodes == 1; }
   RankReport report_of(const actors::Ending& ending);
+  std::string description_of(const actors::ReplaceRank& replaced) const;
+  core::Result<int> announce(int generation, const std::vector<int>& slots);
+  void go_on(int generation, int control_port, const std::vector<int>& slots);
   Welcome welcome_of(int node) const;
   std::string summary() const;
 

@@ -1,0 +1,83 @@
+// How a process goes from one epoch to the next.
+#include <chrono>
+#include <mutex>
+#include <utility>
+
+#include "actors/shell/process_rank.hpp"
+#include "actors/shell/process_rank_state.hpp"
+#include "actors/world/exit_status.hpp"
+#include "core/errors.hpp"
+
+namespace troupe::actors {
+
+using messages::Role;
+
+/// A rank whose trainer takes steps has all its groups, so that whatever it waits for ends with the loss of a
+/// peer.
+void ProcessRank::hear_own(const messages::Envelope& envelope) {
+  if (state_->is_member || !std::holds_alternative<messages::StepBegan>(envelope.body)) return;
+  state_->is_member = true;
+  if (state_->forming) state_->forming->stop();
+  declare(Membership::State::training);
+}
+
+/// The launcher has gone on to another epoch than the one which this rank is forming.
+void ProcessRank::leave_forming() {
+  const core::Error over{core::Errc::peer_lost,
+                         fmt::format("epoch {} ended before it was formed", epoch().value)};
+  if (state_->network) state_->network->give_up(over);
+  // As if rank 0 were lost, which alone tells the others that a rank is.
+  const messages::Address self{rank(), Role::rank_supervisor, 0};
+  post({self, self, epoch(), messages::PeerLost{core::Rank{0}, messages::failure_of(over)}});
+}
+
+void ProcessRank::declare(Membership::State state) {
+  if (!state_->files) return;
+  if (const auto told = state_->files->declare_membership({epoch(), state}); !told)
+    log(Subsystem::session).say(LogLevel::warning, told.error().message);
+}
+
+bool ProcessRank::has_others_standing_by() {
+  return state_->files && state_->files->is_asked_to_wait(epoch());
+}
+
+core::Result<void> ProcessRank::form_anew(const core::Error& why) {
+  constexpr std::chrono::seconds kPatience{2};
+  constexpr std::chrono::seconds kPatienceWhereAsked{30};
+  if (state_->stage) {
+    return core::fail(core::Errc::invalid_argument,
+                      "a session is open in this world; destroy it before the next epoch is formed");
+  }
+  if (exit_code_of(why) != kExitFenced) return tl::unexpected(why);
+  auto next = state_->environment;
+  if (state_->options.next_environment) {
+    auto given = state_->options.next_environment(state_->environment);
+    if (!given) return tl::unexpected(why);
+    next = std::move(*given);
+  } else {
+    // The launcher does not know yet that a process would stay which has just been started.
+    if (!state_->files || (!state_->is_member && !state_->has_come_over)) return tl::unexpected(why);
+    if (state_->is_member) declare(Membership::State::waiting);
+    const bool is_asked = state_->files->is_asked_to_wait(epoch());
+    const auto told = state_->files->await_epoch_after(epoch(), is_asked ? kPatienceWhereAsked : kPatience);
+    if (!told || !state_->files->rank_in(*told)) return tl::unexpected(why);
+    place_in(*state_->files, *told, next);
+  }
+  log(Subsystem::session).info("this process goes on in epoch {}: {}", next.epoch.value, why.message);
+  state_->log_options.epoch = next.epoch;
+  state_->log_options.rank = next.rank;
+  auto log = TRY(Log::open(state_->log_options));
+  const bool has_other_rank = next.rank != rank();
+  // A thread that asks for the waits at the same time reads what this writes.
+  std::lock_guard lock(state_->stage_mutex);
+  state_->log_before = std::exchange(state_->log, std::move(log));
+  state_->environment = std::move(next);
+  state_->is_member = false;
+  state_->is_used = false;
+  state_->has_come_over = true;
+  if (has_other_rank) TRY(open_local_storage());
+  declare(Membership::State::forming);
+  return {};
+}
+
+}  // namespace troupe::actors

@@ -1,0 +1,100 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/processes/lost_ranks.hpp"
+
+namespace troupe {
+namespace {
+
+using testing::HasSubstr;
+
+/// The steps in the record, as they were taken, for each epoch.
+std::vector<std::vector<std::int64_t>> steps_of_epochs(const std::string& output) {
+  std::vector<std::vector<std::int64_t>> parts(1);
+  std::ifstream record(output + "/run.jsonl");
+  for (std::string text; std::getline(record, text);) {
+    const auto line = nlohmann::json::parse(text);
+    if (line.value("kind", "") == "restart") parts.emplace_back();
+    if (line.contains("loss")) parts.back().push_back(line.at("step").get<std::int64_t>());
+  }
+  return parts;
+}
+
+class FewerRanks : public tests::LostRanks {
+ protected:
+  /// Begins with four ranks, and goes on with `fewest` at least.
+  static tests::GptJob job_with(int fewest, std::vector<std::string> trainer_options = {}) {
+    return {4, 120, {"--nproc-per-node", fmt::format("{}:4", fewest)}, std::move(trainer_options)};
+  }
+};
+
+TEST_F(FewerRanks, GoOnWithTheSameBitsWhicheverAreLost) {
+  for (const auto& lost : {std::vector<int>{0, 1}, std::vector<int>{3, 2}, std::vector<int>{1, 3}}) {
+    const auto name = fmt::format("lost{}{}", lost[0], lost[1]);
+    SCOPED_TRACE(name);
+
+    const auto run = lose(job_with(2), name, {{12, {lost[0]}}, {60, {lost[1]}}});
+
+    EXPECT_THAT(run.result.output, HasSubstr("the job goes on with 3 ranks"));
+    EXPECT_THAT(run.result.output, HasSubstr("the job goes on with 2 ranks"));
+    expect_bits(name, 120);
+  }
+}
+
+TEST_F(FewerRanks, GoOnInEveryStrategyAndOverEitherBackEnd) {
+  int lost = 0;
+  for (const std::string strategy : {"ddp", "zero2", "zero3", "hsdp", "hfsdp"}) {
+    SCOPED_TRACE(strategy);
+    auto job =
+        job_with(2, {"--strategy", strategy, "--collectives", lost % 2 == 0 ? "gloo" : "shared_memory"});
+    if (strategy.starts_with("h"))
+      job.trainer_options.insert(job.trainer_options.end(), {"--optimizer-instances", "2"});
+
+    lose(job, strategy, {{12, {lost}}, {60, {(lost + 2) % 4}}});
+
+    expect_bits(strategy, 120);
+    lost = (lost + 1) % 4;
+  }
+}
+
+TEST_F(FewerRanks, GoOnDownToOne) {
+  lose(job_with(1), "one", {{12, {0, 2, 3}}});
+
+  expect_bits("one", 120);
+}
+
+TEST_F(FewerRanks, AreAsManyAsBeforeOnceProcessesCanJoin) {
+  auto job = job_with(2);
+  job.steps = 400;
+  job.launch_options.insert(job.launch_options.end(), {"--max-restarts", "2"});
+
+  const auto run = lose(job, "joined", {{12, {1}}, {30, {2}}});
+
+  EXPECT_THAT(run.result.output,
+              HasSubstr("the job goes on with 3 ranks: those after rank 1 are one less now"));
+  EXPECT_THAT(run.result.output, HasSubstr("the job goes on with 4 ranks, after the step that it has saved"));
+  expect_bits("joined", 400);
+  const auto parts = steps_of_epochs(folder_.path("joined"));
+  ASSERT_GE(parts.size(), 3u);
+  EXPECT_EQ(parts.back().front(), parts[parts.size() - 2].back() + 1)
+      << "no step was taken twice for joining";
+}
+
+TEST_F(FewerRanks, KeepLocalCopiesOfTheirOwn) {
+  const auto copies = folder_.path("copies");
+  lose(job_with(2, {"--local-checkpoints", copies, "--local-every", "1", "--replication-factor", "2",
+                    "--replication-jump", "2"}),
+       "local", {{12, {1}}, {60, {3}}});
+
+  expect_bits("local", 120);
+}
+
+}  // namespace
+}  // namespace troupe

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/processes/gpt_job.hpp"
+
+namespace troupe::tests {
+
+/// Jobs of four ranks in which ranks are lost while the others stay.
+class LostRanks : public testing::Test {
+ protected:
+  LostRanks() : text_(write_sample_text(folder_)) {}
+
+  using Pids = std::map<int, int>;  // by slot
+
+  /// What is done to the job, once it has recorded so many steps.
+  struct Blow {
+    std::size_t steps = 0;
+    std::vector<int> slots;
+    int signal = SIGKILL;
+  };
+
+  struct Run {
+    CommandResult result;
+    Pids before;  ///< at the first blow
+    Pids last;    ///< when all were there for the last time to which nothing was done
+    bool hit = true;
+  };
+
+  static Pids processes_of(const std::string& id) {
+    Pids pids;
+    const auto of_job = processes_with("TORCHELASTIC_RUN_ID=" + id);
+    for (int slot = 0; slot < 8; ++slot) {
+      for (const int pid : processes_with(fmt::format("TROUPE_SLOT={}", slot))) {
+        if (std::ranges::count(of_job, pid) > 0) pids[slot] = pid;
+      }
+    }
+    return pids;
+  }
+
+  /// Expects that the job ends well, and that the processes to which nothing is done are there to the end.
+  Run lose(GptJob job, const std::string& name, const std::vector<Blow>& blows) {
+    const auto id = fmt::format("{}-{}", name, getpid());
+    const auto output = folder_.path(name);
+    job.launch_options.insert(job.launch_options.end(), {"--rdzv-id", id, "--restart-backoff", "0"});
+    job.trainer_options.insert(job.trainer_options.end(),
+                               {"--checkpoints", folder_.path(name + "-checkpoints"), "--save-every", "5"});
+    Run run;
+    std::set<int> lost;
+    for (const Blow& blow : blows) lost.insert(blow.slots.begin(), blow.slots.end());
+    std::size_t next = 0;
+    const auto during = [&] {
+      const auto pids = processes_of(id);
+      const auto is_there = [&](const auto& each) {
+        return lost.contains(each.first) || pids.contains(each.first);
+      };
+      if (std::ranges::all_of(run.before, is_there)) run.last = pids;
+      if (next == blows.size() || read_record(output).losses.size() < blows[next].steps) return;
+      if (next == 0) run.before = pids;
+      for (const int slot : blows[next].slots) {
+        const auto found = pids.find(slot);
+        run.hit &= found != pids.end() && kill(found->second, blows[next].signal) == 0;
+      }
+      ++next;
+    };
+    run.result = run_command(gpt_command(job, text_, output), std::chrono::seconds(60), during);
+    EXPECT_TRUE(run.hit && next == blows.size()) << run.result.output;
+    EXPECT_EQ(run.result.exit_code, 0) << run.result.output;
+    EXPECT_TRUE(processes_with("TORCHELASTIC_RUN_ID=" + id).empty());
+    EXPECT_TRUE(segments_with(id).empty());
+    for (const auto& [slot, pid] : run.before)
+      EXPECT_TRUE(lost.contains(slot) || run.last[slot] == pid) << "slot " << slot << "\n"
+                                                                << run.result.output;
+    return run;
+  }
+
+  void expect_bits(const std::string& name, int steps = 60) {
+    const auto undisturbed = folder_.path(fmt::format("undisturbed-{}", steps));
+    if (!std::filesystem::exists(undisturbed)) run_gpt({4, steps, {}, {}}, text_, undisturbed);
+    expect_same_steps(folder_.path(name), undisturbed);
+  }
+
+  ScratchFolder folder_;
+  std::string text_;
+};
+
+}  // namespace troupe::tests
