@@ -20,7 +20,8 @@ const std::set<std::string_view>& harmless_keys() {
       "dtype", "tokenizer_class", "processor_class", "custom_pipelines", "transformers_weights",
       "transformers.js_config", "is_llama_config", "finetuning_task", "task_specific_params", "prefix",
       "language", "license", "sentence_transformers", "base_model", "base_model_name_or_path",
-      "model_name", "attribute_map",
+      "model_name", "attribute_map", "tokenizer_name", "tokenizer_name_or_path", "chat_template",
+      "revision", "commit_hash", "trust_remote_code", "fp16", "bf16",
       // Token ids.
       "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "cls_token_id",
       "mask_token_id", "decoder_start_token_id", "image_token_id", "video_token_id",
@@ -34,17 +35,20 @@ const std::set<std::string_view>& harmless_keys() {
       "torchscript", "use_bfloat16", "tf_legacy_loss", "pretraining_tp", "ep_size",
       "chunk_size_feed_forward", "gradient_checkpointing", "gradient_checkpointing_kwargs",
       "use_flash_attn", "use_flash_attention", "use_flash_attention_2", "flash_attention", "use_sdpa",
-      "tie_last_hidden_states", "keys_to_ignore_at_inference", "keep_in_fp32_modules", "use_reentrant",
-      "fused_kernels", "use_liger_kernel",
+      "tie_last_hidden_states", "model_parallel", "use_static_cache", "return_legacy_cache",
+      "num_logits_to_keep", "logits_to_keep", "keys_to_ignore_at_inference", "keep_in_fp32_modules",
+      "use_reentrant", "fused_kernels", "use_liger_kernel",
       // Lengths that only tokenizers and servers use.
       "max_sequence_length", "model_max_length", "max_seq_len", "max_seq_length", "max_model_len",
+      "seq_length", "seq_len", "n_ctx", "n_positions", "pad_to_multiple_of",
       // Generation.
       "max_length", "max_new_tokens", "min_length", "do_sample", "early_stopping", "num_beams",
       "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "min_p", "typical_p",
       "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
       "bad_words_ids", "num_return_sequences", "output_scores", "forced_bos_token_id",
       "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
-      "suppress_tokens", "begin_suppress_tokens", "cache_implementation", "generation_config",
+      "penalty_alpha", "forced_decoder_ids", "suppress_tokens", "begin_suppress_tokens",
+      "cache_implementation", "generation_config",
       // clang-format on
   };
   return kKeys;

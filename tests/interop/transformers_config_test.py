@@ -162,6 +162,13 @@ KEYS_OF_PARTS = {"num_experts": 5, "num_local_experts": 5, "n_routed_experts": 5
                  "routed_scaling_factor": 3.0, "q_lora_rank": 4, "kv_lora_rank": 4, "qk_nope_head_dim": 4,
                  "qk_rope_head_dim": 4, "qk_head_dim": 9, "v_head_dim": 4, "num_nextn_predict_layers": 1,
                  "num_mtp_layers": 1, "qkv_bias": False, "mlp_bias": True, "tokens_per_second": 4}
+# What others leave in such files, and no class reads.
+LEFT_BEHIND = {"seq_length": 8, "seq_len": 8, "n_ctx": 8, "n_positions": 8, "fp16": True, "bf16": True, "revision": "x",
+               "model_parallel": False, "tokenizer_name": "x", "chat_template": "x", "commit_hash": "x",
+               "trust_remote_code": True, "num_logits_to_keep": 1, "logits_to_keep": 1, "use_static_cache": True,
+               "return_legacy_cache": True, "penalty_alpha": 0.6, "forced_decoder_ids": [[1, 2]],
+               "pad_to_multiple_of": 8, "is_llama_config": True, "unsloth_fixed": True, "max_sequence_length": 8,
+               "model_max_length": 8, "use_flash_attn": True, "gradient_checkpointing": True}
 TINY = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": None}
 TINY_MODELS = {"Llama": {}, "Mistral": {"sliding_window": None}, "Qwen2": {}, "Qwen3": {"head_dim": 8},
@@ -200,7 +207,7 @@ class KeysOfOtherModels(unittest.TestCase):
                 config.save_pretrained(folder)
                 plain = self.fields(folder, {})
                 weights, expected = self.logits(name, {})
-                for key, value in KEYS_OF_PARTS.items():
+                for key, value in {**KEYS_OF_PARTS, **LEFT_BEHIND}.items():
                     try:
                         ignores = self.logits(name, {key: value}, weights)[1].equal(expected)
                     except (RuntimeError, ValueError, TypeError):

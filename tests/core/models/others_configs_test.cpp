@@ -100,6 +100,8 @@ TEST(HarmlessKeys, AreNoObstacle) {
       {{"_attn_implementation_internal", "sdpa"},
        {"use_flash_attn", true},
        {"_experts_implementation", "eager"}},
+      {{"seq_length", 2048}, {"n_positions", 128}, {"num_logits_to_keep", 1}, {"penalty_alpha", 0.6}},
+      {{"fp16", true}, {"model_parallel", false}, {"tokenizer_name", "x"}, {"trust_remote_code", true}},
       {{"max_sequence_length", 2048},
        {"model_max_length", 4096},
        {"unk_token_id", 3},
