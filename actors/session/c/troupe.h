@@ -309,6 +309,8 @@ troupe_status troupe_end_lane(troupe_session* session, double loss, troupe_error
    the trainer has already divided losses and their gradients by, the same in every lane. */
 troupe_status troupe_end_weighted_lane(troupe_session* session, double loss, double weight, troupe_error* error);
 
+/* JOIN comes from the runtime: other processes stand by to join. Once a step has been saved, the next
+   troupe_begin_step() ends in TROUPE_PEER_LOST, and troupe_session_join_again() goes on with them. */
 enum { TROUPE_WISH_SAVE = 1, TROUPE_WISH_LEAVE = 2, TROUPE_WISH_JOIN = 4 };
 
 typedef struct troupe_step_outcome {
