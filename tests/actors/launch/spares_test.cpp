@@ -22,8 +22,8 @@ NodeAgentConfig with_spares(int spares, int max_restarts = 0) {
   return {.ranks = 3, .max_restarts = max_restarts, .in_place = true, .spares = spares};
 }
 
-constexpr std::chrono::seconds at(int seconds) {
-  return std::chrono::seconds(seconds);
+constexpr std::chrono::seconds at(int after) {
+  return std::chrono::seconds(after);
 }
 
 template <class Effect>
