@@ -140,7 +140,7 @@ TEST_F(CInterface, TakesEveryOptionThatItNames) {
               name == "checkpoints" || name == "local-checkpoints")
         << name << ": directories are taken as they are, all else is checked";
   }
-  EXPECT_EQ(count, 54u);
+  EXPECT_EQ(count, 55u);
 }
 
 TEST_F(CInterface, TakesNothingForNull) {
