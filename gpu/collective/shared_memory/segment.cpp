@@ -54,7 +54,7 @@ core::Result<SharedSegment> SharedSegment::open(const std::string& name, std::si
 }
 
 core::Result<SharedSegment> SharedSegment::map(int descriptor, const std::string& name, std::size_t bytes) {
-  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
   if (memory == MAP_FAILED) {
     return core::fail(core::Errc::out_of_memory, "shared memory: cannot map {} bytes of {}: {}", bytes, name,
                       std::strerror(errno));
