@@ -22,8 +22,8 @@ TEST_P(CudaModelTest, HasTheHostsLossAndGradients) {
 
   const auto gradients = gpu.gradients();
   for (std::size_t i = 0; i < gradients.size(); ++i) {
-    EXPECT_LT(mean_difference(gradients[i], host.gradients.tensors[i]), gradient_tolerance(GetParam().dtype))
-        << host.model.table().specs[i].name;
+    expect_gradient(GetParam().dtype, gradients[i], host.gradients.tensors[i],
+                    host.model.table().specs[i].name);
   }
 }
 
@@ -36,8 +36,8 @@ TEST_P(CudaModelTest, HasTheHostsSumsOfLossesAndTheirGradients) {
   EXPECT_NEAR(gpu.pass(1, hooks_of_sums()), expected, loss_tolerance(GetParam().dtype) * expected);
   const auto gradients = gpu.gradients();
   for (std::size_t i = 0; i < gradients.size(); ++i) {
-    EXPECT_LT(mean_difference(gradients[i], host.gradients.tensors[i]), gradient_tolerance(GetParam().dtype))
-        << host.model.table().specs[i].name;
+    expect_gradient(GetParam().dtype, gradients[i], host.gradients.tensors[i],
+                    host.model.table().specs[i].name);
   }
 }
 

@@ -108,8 +108,7 @@ double difference(const std::vector<float>& found, const std::vector<T>& expecte
   return largest > 0 ? worst / largest : worst;
 }
 
-/// The root mean square of the differences, as a share of that of what is expected. Unlike the largest
-/// difference it hardly depends on how many elements were rounded which way.
+/// The root mean square of the differences, as a share of that of what is expected.
 template <class T>
 double mean_difference(const std::vector<float>& found, const std::vector<T>& expected) {
   EXPECT_EQ(found.size(), expected.size());
@@ -118,7 +117,7 @@ double mean_difference(const std::vector<float>& found, const std::vector<T>& ex
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const auto value = static_cast<double>(expected[i]);
     const double difference = static_cast<double>(found[i]) - value;
-    differences += difference * difference;  // NaN stays
+    differences += difference * difference;
     squares += value * value;
   }
   if (std::isnan(differences)) return INFINITY;
