@@ -3,6 +3,7 @@ import concurrent.futures
 import ctypes
 import dataclasses
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -10,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from typing import Callable
@@ -18,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 NOT_SUPPORTED, NOT_FOUND = "not supported here", "not found here"  # outcomes that are the machine's, not ours
 BELOW_GOAL, REHEARSED = "misses its goal", "rehearsed"
 TOO_LONG = "FAILED (longer than"
-NOT_RUN, RUNNING, NO_TIME = "not run", "running", "no time"
+NOT_RUN, RUNNING, NO_TIME, CUT_OFF = "not run", "running", "no time", "cut off"
 LEAST_SECONDS = 2  # with less left, nothing is begun
 LOG_BYTES = 60_000  # that are kept of what one row has printed
 
@@ -127,10 +129,12 @@ class Checks:
             return
         limit = min(row.limit, left)
         if limit < LEAST_SECONDS and row.limit > 0:
-            row.outcome = NO_TIME
-            return self.save()
-        row.outcome = RUNNING
-        self.save()
+            with self.saving:
+                row.outcome = NO_TIME
+                return self.save()
+        with self.saving:
+            row.outcome = RUNNING
+            self.save()
         began = time.monotonic()
         outcome, figure = row.make(self, limit)
         if limit < row.limit and outcome.startswith(TOO_LONG):
@@ -139,33 +143,31 @@ class Checks:
             if self.is_stopped:
                 return
             row.outcome, row.figure, row.seconds = outcome, figure, round(time.monotonic() - began, 1)
+            self.save()
         print(f"gpu_check: {row.name}: {outcome} {figure}", file=sys.stderr, flush=True)
-        self.save()
 
     def stop(self):
-        """Somebody ends the run: its table says so much."""
+        """Somebody ends the run: its table says so, between two rows as well."""
         with self.saving:
             self.is_stopped = True
+            self.head += "; cut off"
             for row in self.rows:
                 if row.outcome == RUNNING:
-                    row.outcome = "cut off"
+                    row.outcome = CUT_OFF
             self.save()
             for leader in tuple(self.running):
                 end_session(leader)
 
     def save(self):
         with self.saving:
-            self.save_now()
-
-    def save_now(self):
-        facts = {"head": self.head, "time": datetime.datetime.now().isoformat(timespec="seconds"),
-                 "seconds": round(time.monotonic() - self.began, 1), "checks": [row.facts() for row in self.rows]}
-        replace(self.out / "gpu_check.md", self.text())
-        replace(self.out / "gpu_check.json", json.dumps(facts, indent=1) + "\n")
+            facts = {"head": self.head, "time": datetime.datetime.now().isoformat(timespec="seconds"),
+                     "seconds": round(time.monotonic() - self.began, 1), "checks": [row.facts() for row in self.rows]}
+            replace(self.out / "gpu_check.md", self.text())
+            replace(self.out / "gpu_check.json", json.dumps(facts, indent=1) + "\n")
 
     def text(self):
         """As Markdown."""
-        ended = sum(row.outcome not in (NOT_RUN, RUNNING, NO_TIME) for row in self.rows)
+        ended = sum(row.outcome not in (NOT_RUN, RUNNING, NO_TIME, CUT_OFF) for row in self.rows)
         lines = [f"{self.head}; {ended} of {len(self.rows)} rows in {time.monotonic() - self.began:.0f} s", "",
                  "| check | outcome | seconds | figure |", "|---|---|---|---|"]
         lines += ["| {check} | {outcome} | {seconds} | {figure} |".format(**row.facts()) for row in self.rows]
@@ -197,7 +199,7 @@ class Checks:
                 process = subprocess.Popen(
                     [str(word) for word in command], cwd=self.work, env={**self.environment, **environment},
                     stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-                    preexec_fn=end_with_parent)
+                    preexec_fn=functools.partial(end_with, os.getpid()))
             except OSError as error:
                 return f"FAILED ({error})", ""
         self.running.add(process.pid)
@@ -219,21 +221,29 @@ class Checks:
 
 
 def replace(path, text):
-    """A reader finds the old text or the new one, even after a crash."""
-    beside = path.with_name(path.name + ".new")
-    with beside.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+    """A reader finds the old text or the new one, even after a crash, or where a signal's handler replaces it too."""
+    descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
+    try:
+        with open(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(beside, 0o644)
+        os.replace(beside, path)
+    except BaseException:
+        pathlib.Path(beside).unlink(missing_ok=True)
+        raise
 
 
 PR_SET_PDEATHSIG = 1
 PRCTL = ctypes.CDLL(None).prctl  # looked up here: a new process of one with threads should do little
 
 
-def end_with_parent():
+def end_with(parent):
+    """For a new process, whose parent may have ended before it is told."""
     PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def end_session(leader):
