@@ -24,8 +24,9 @@ NUMBERS = {"int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "uint32_t": cty
            "int": ctypes.c_int, "void": None}
 STRUCTS = {"troupe_error": _c.CError, "troupe_step_outcome": _c.StepOutcome, "troupe_save_result": _c.SaveResult,
            "troupe_restored": _c.Restored, "troupe_restore_options": _c.RestoreOptions, "troupe_store": _c.Store,
-           "troupe_peers_options": _c.PeersOptions, "troupe_piece": _c.Piece, "troupe_collective": _c.Collective}
-HANDLES = ("troupe_options", "troupe_session", "troupe_group", "troupe_peers", "troupe_message")
+           "troupe_peers_options": _c.PeersOptions, "troupe_piece": _c.Piece, "troupe_collective": _c.Collective,
+           "troupe_expert_layer": _c.ExpertLayer, "troupe_rows": _c.Rows, "troupe_routing": _c.Routing}
+HANDLES = ("troupe_options", "troupe_session", "troupe_group", "troupe_peers", "troupe_message", "troupe_experts")
 ENUMS = re.findall(r"typedef enum (\w+)", TEXT)
 
 
@@ -40,7 +41,17 @@ def type_of(words):
     if name in HANDLES + ("void",) and stars:
         return ctypes.c_void_p if stars == 1 else ctypes.POINTER(ctypes.c_void_p)
     base = ctypes.c_int if name in ENUMS else STRUCTS.get(name) or NUMBERS[name]
-    return ctypes.POINTER(base) if stars else base
+    for _ in range(stars):
+        base = ctypes.POINTER(base)
+    return base
+
+
+def declarations(body):
+    """Of the members of a struct, of which several may share a type: stars, name, elements and type."""
+    for statement in body.split(";"):
+        kind, names = re.match(r"\s*(?:const )?(\w*)\s*(.*)", statement, re.S).groups()
+        for stars, field, size in re.findall(r"(\**)\s*(\w+)(?:\[(\d+)\])?", names):
+            yield stars, field, size, kind
 
 
 def declared():
@@ -70,7 +81,7 @@ class Header(unittest.TestCase):
         for name, struct in STRUCTS.items():
             body = re.search(rf"typedef struct {name} {{(.*?)}} {name};", TEXT, re.S)[1]
             fields = []
-            for kind, stars, field, size in re.findall(r"^\s*(?:const )?(\w+) ?(\**)\s*(\w+)(?:\[(\d+)\])?;", body, re.M):
+            for stars, field, size, kind in declarations(body):
                 one = ctypes.c_char if kind == "char" and not stars else type_of(kind + stars)
                 fields.append((field, one * int(size) if size else one))
             self.assertEqual(fields, struct._fields_, name)

@@ -109,6 +109,16 @@ runpy.run_path(sys.argv.pop(1), run_name="__main__")
 
 @unittest.skipIf(EXAMPLE == "-", "this Python has not both torch and transformers")
 class Example(unittest.TestCase):
+    def test_with_experts_has_the_same_losses_where_two_ranks_share_them(self):
+        mixture = str(Path(EXAMPLE).with_name("torch_mixture.py"))
+        code, alone = run(mixture, "--steps", "50")
+        self.assertEqual(code, 0, alone)
+        code, shared = run("-m", "troupe.launch", "--standalone", "--nproc-per-node", "2", mixture, "--steps", "50",
+                           "--expert-parallel", "2", "--strategy", "zero3")
+        self.assertEqual(code, 0, shared)
+        self.assertRegex(alone, r"step 50 loss 0\.")
+        self.assertIn(re.search("step 50 loss .*", alone)[0], shared)
+
     def test_has_the_same_losses_on_one_rank_and_on_two_one_of_which_is_killed(self):
         with tempfile.TemporaryDirectory() as folder:
             dies = Path(folder, "dies.py")

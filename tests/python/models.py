@@ -13,6 +13,7 @@ torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()
 # transformers imports classes when they are first asked for: once here, and not in every child.
 LLAMA, LLAMA_CONFIG = transformers.LlamaForCausalLM, transformers.LlamaConfig
+MIXTURE, MIXTURE_CONFIG = getattr(transformers, "Qwen3MoeForCausalLM", None), getattr(transformers, "Qwen3MoeConfig", None)
 
 
 def llama(**more):
@@ -23,12 +24,26 @@ def llama(**more):
     return LLAMA(LLAMA_CONFIG(**config))
 
 
+def mixture(**more):
+    """Qwen3-MoE: 4 experts, 2 for each token."""
+    torch.manual_seed(3)
+    config = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 24, "head_dim": 8,
+              "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 4,
+              "num_experts_per_tok": 2, "norm_topk_prob": True, "initializer_range": 0.1, **more}
+    return MIXTURE(MIXTURE_CONFIG(**config))
+
+
 def chats(step, lane):
-    """Tokens and labels [2, 16], some lanes with few targets, as answers of chats are."""
+    """Tokens and labels [2, 16]: sums in characters, such as 40+7=47, of which the answers are learned; lanes with an
+    even number have few targets."""
     draw = torch.Generator().manual_seed(step * 1000 + lane)
-    tokens = torch.randint(64, (2, 16), generator=draw)
-    labels = tokens.clone()
-    labels[:, :2 + int(torch.randint(13, (), generator=draw))] = -100
+    tokens, labels = torch.zeros(2, 16, dtype=torch.long), torch.full((2, 16), -100)
+    for row in range(2):
+        left, right = torch.randint(10**(1 + lane % 2 * 3), (2,), generator=draw).tolist()
+        question, answer = f"{left}+{right}=", f"{left + right}"
+        text = torch.tensor([ord(letter) - 32 for letter in question + answer])
+        tokens[row, :len(text)] = text
+        labels[row, len(question):len(text)] = text[len(question):]
     return tokens, labels
 
 

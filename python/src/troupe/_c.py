@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import POINTER, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import (POINTER, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64,
+                    c_void_p)
 from typing import Any
 
 from troupe import _native_files
@@ -18,6 +19,21 @@ ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, BROADCAST, BARRIER = range(1
 SUM, AVERAGE, MIN, MAX, PRODUCT, BIT_AND, BIT_OR, BIT_XOR = range(1, 9)
 ANY_MEMBER = -1
 NO_WEIGHT_DECAY, SHARED_EMBEDDING, EXPERT, COPY, FROZEN, ANY_SHAPE = (1 << bit for bit in range(6))
+
+
+class ExpertLayer(ctypes.Structure):
+    _fields_ = [("experts", c_size_t), ("choices", c_size_t), ("tokens", c_size_t), ("capacity_factor", c_double),
+                ("most_rows", c_int64), ("exchanges", c_size_t), ("bias_rate", c_double), ("after_choice", c_int32)]
+
+
+class Rows(ctypes.Structure):
+    _fields_ = [("expert", c_int32), ("source", c_int32), ("first", c_int64), ("count", c_int64)]
+
+
+class Routing(ctypes.Structure):
+    _fields_ = [("experts", POINTER(c_int32)), ("weights", POINTER(c_float)), ("choice_of_slot", POINTER(c_int64)),
+                ("slot_of_choice", POINTER(c_int64)), ("products", POINTER(Rows)), ("slots", c_size_t),
+                ("received", c_size_t), ("product_count", c_size_t)]
 
 
 class CError(ctypes.Structure):
@@ -69,7 +85,7 @@ class Collective(ctypes.Structure):
                 ("output_counts", POINTER(c_size_t)), ("milliseconds", c_int64)]
 
 
-Fill = ctypes.CFUNCTYPE(None, c_int64, POINTER(ctypes.c_float), c_size_t, c_void_p)
+Fill = ctypes.CFUNCTYPE(None, c_int64, POINTER(c_float), c_size_t, c_void_p)
 
 _handle, _shape, _memory = c_void_p, POINTER(c_int64), POINTER(c_void_p)
 _error, _size, _posted = POINTER(CError), POINTER(c_size_t), POINTER(c_uint64)
@@ -86,6 +102,7 @@ CALLS = {
     "options_add_tensor": (_handle, c_char_p, c_void_p, c_int, _shape, _shape, _shape, c_size_t, c_int32),
     "options_add_setting": (_handle, c_char_p, c_char_p),
     "options_add_group": (_handle, c_char_p, POINTER(c_int32), c_size_t),
+    "options_add_experts": (_handle, POINTER(ExpertLayer)),
     "session_join": (_handle, POINTER(c_void_p)),
     "write_parameter": (_handle, c_uint32, Fill, c_void_p),
     "begin_step": (_handle, c_double),
@@ -96,6 +113,7 @@ CALLS = {
     "before_use": (_handle, c_uint32),
     "parameter": (_handle, c_uint32, _memory, _size),
     "gradient": (_handle, c_uint32, _memory, _size),
+    "gradient_of_source": (_handle, c_uint32, c_int32, _memory, _size),
     "gradient_ready": (_handle, c_uint32),
     "end_lane": (_handle, c_double),
     "end_weighted_lane": (_handle, c_double, c_double),
@@ -106,6 +124,10 @@ CALLS = {
     "group_of": (_handle, c_char_p, POINTER(c_void_p)),
     "group_broadcast": (_handle, c_void_p, c_size_t, c_int, c_int32, _posted),
     "group_wait": (_handle, c_uint64),
+    "experts_of": (_handle, c_uint32, POINTER(c_void_p)),
+    "experts_route": (_handle, POINTER(c_float), c_size_t, POINTER(POINTER(Routing))),
+    "experts_dispatch": (_handle, POINTER(Routing), c_void_p, c_void_p, c_size_t),
+    "experts_combine": (_handle, POINTER(Routing), c_void_p, c_void_p, c_size_t),
     "save": (_handle, c_char_p, _posted),
     "take_save": (_handle, POINTER(c_int32), POINTER(SaveResult)),
     "wait_saves": (_handle,),
@@ -135,6 +157,7 @@ OTHERS = {
     "next_step": (c_int64, (_handle,)),
     "unit_count": (c_uint32, (_handle,)),
     "loss_scale": (c_double, (_handle,)),
+    "routing_free": (None, (_handle, POINTER(Routing))),
     "restored_common": (c_size_t, (_handle, c_char_p, c_size_t)),
     "abandon": (None, (_handle, c_char_p, _error)),
     "peers_free": (None, (_handle,)),

@@ -48,9 +48,12 @@ class Options:
         _c.call("options_set", self._handle, _text(name.replace("_", "-")), _text(value))
 
     def add_parameter(self, name: str, shape: Sequence[int], dtype: str = "f32", *, weight_decay: bool = True,
-                      frozen: bool = False, unit: Optional[int] = None, group: Optional[int] = None) -> int:
-        """Returns its number. `dtype` is f32, f16 or bf16; `unit` is the unit of forward that reads it."""
-        flags = (0 if weight_decay else _c.NO_WEIGHT_DECAY) | (_c.FROZEN if frozen else 0)
+                      frozen: bool = False, expert: bool = False, unit: Optional[int] = None,
+                      group: Optional[int] = None) -> int:
+        """Returns its number. `dtype` is f32, f16 or bf16; `expert` says that only this rank of group "ep" has it, and
+        `unit` is the unit of forward that reads it."""
+        flags = ((0 if weight_decay else _c.NO_WEIGHT_DECAY) | (_c.FROZEN if frozen else 0) |
+                 (_c.EXPERT if expert else 0))
         _c.call("options_add_parameter", self._handle, _text(name), _shape(shape), len(shape), DTYPES[dtype], flags)
         number, self._parameters = self._parameters, self._parameters + 1
         if unit is not None:
@@ -76,6 +79,12 @@ class Options:
     def add_group(self, name: str, part_of: Sequence[int]) -> None:
         """Cuts the ranks into groups for collectives of the trainer's own."""
         _c.call("options_add_group", self._handle, _text(name), (ctypes.c_int32 * len(part_of))(*part_of), len(part_of))
+
+    def add_experts(self, experts: int, choices: int, tokens: int, exchanges: int = 0) -> None:
+        """A layer of experts, `choices` of them for each of at most `tokens` tokens of a microbatch, none of which is
+        dropped; `exchanges` microbatches are on their way in a step, or 0: one per lane."""
+        layer = _c.ExpertLayer(experts=experts, choices=choices, tokens=tokens, exchanges=exchanges)
+        _c.call("options_add_experts", self._handle, ctypes.byref(layer))
 
     def place(self) -> tuple[int, int]:
         """This rank, and how many the job has."""
@@ -133,6 +142,31 @@ class Restored:
     common: Any
 
 
+class Experts:
+    """A layer of experts whose ranks are those of group "ep"."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def route(self, logits: int, tokens: int) -> Any:
+        """Where tokens go whose logits, f32 (tokens, experts), are at that address: a _c.Routing, to be freed."""
+        routing = ctypes.POINTER(_c.Routing)()
+        _c.call("experts_route", self._handle, ctypes.cast(logits, ctypes.POINTER(ctypes.c_float)), tokens,
+                ctypes.byref(routing))
+        return routing
+
+    def dispatch(self, routing: Any, slots: int, rows: int, row_bytes: int) -> None:
+        """Rows of slots, to the ranks of their experts; both are addresses."""
+        _c.call("experts_dispatch", self._handle, routing, slots, rows, row_bytes)
+
+    def combine(self, routing: Any, rows: int, slots: int, row_bytes: int) -> None:
+        """The way back."""
+        _c.call("experts_combine", self._handle, routing, rows, slots, row_bytes)
+
+    def free(self, routing: Any) -> None:
+        _c.value("routing_free", self._handle, routing)
+
+
 class Session:
     """One rank's part of a job; it belongs to the thread that joins. Memory that it gives keeps it alive."""
 
@@ -177,9 +211,9 @@ class Session:
         if failed:
             raise failed[0]
 
-    def _memory(self, function: str, parameter: int) -> Any:
+    def _memory(self, function: str, parameter: int, *more: int) -> Any:
         data, size = ctypes.c_void_p(), ctypes.c_size_t()
-        _c.call(function, self._handle, parameter, ctypes.byref(data), ctypes.byref(size))
+        _c.call(function, self._handle, parameter, *more, ctypes.byref(data), ctypes.byref(size))
         memory: Any = (ctypes.c_char * size.value).from_address(data.value or 0)
         memory._session = self
         return memory
@@ -191,6 +225,16 @@ class Session:
     def gradient(self, parameter: int) -> Any:
         """Where to add this lane's gradient: f32."""
         return self._memory("gradient", parameter)
+
+    def gradient_of_source(self, parameter: int, source: int) -> Any:
+        """As gradient(), of an expert's parameter by the tokens of that member of group "ep"."""
+        return self._memory("gradient_of_source", parameter, source)
+
+    def experts(self, layer: int) -> Experts:
+        """A layer, by its number among Options.add_experts()."""
+        handle = ctypes.c_void_p()
+        _c.call("experts_of", self._handle, layer, ctypes.byref(handle))
+        return Experts(handle)
 
     def begin_step(self, learning_rate: float) -> None:
         _c.call("begin_step", self._handle, learning_rate)

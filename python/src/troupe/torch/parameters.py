@@ -25,12 +25,15 @@ def view(memory: Any, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
 
 class Parameter:
     """A parameter of the model, which may be tied: one tensor under several names counts once, under the first.
-    `number` is the session's, `unit` that of forward which alone reads it."""
+    `number` is the session's, `unit` that of forward which alone reads it; `origin` is the model's tensor of which it
+    is a part or the whole."""
+
+    is_expert = False
 
     def __init__(self, name: str, tensor: nn.Parameter) -> None:
         self.name = name
-        self.tensor = tensor
-        self.shape = tuple(tensor.shape)
+        self.tensor = self.origin = tensor
+        self.shape = self.whole_shape = tuple(tensor.shape)
         self.dtype = tensor.dtype
         self.is_frozen = not tensor.requires_grad
         self.number = -1
@@ -51,6 +54,14 @@ class Parameter:
         if self.dtype not in PARAMETER_DTYPES:
             raise Error(Status.UNAVAILABLE, f"parameter {self.name} is {self.dtype}; expected float32, bfloat16 or "
                         "float16: convert the model, for example with model.float()")
+
+    def part_of(self, values: torch.Tensor) -> torch.Tensor:
+        """Of the model's tensor with these values."""
+        return values
+
+    def whole(self, session: Session) -> torch.Tensor:
+        """A copy of the model's tensor, while the parameter may be read."""
+        return self.values(session).clone()
 
     def values(self, session: Session) -> torch.Tensor:
         """What the session has of it now, in its shape and dtype."""
@@ -140,16 +151,20 @@ class Buffer:
             self.tensor.copy_(self.kept)
 
 
-def parameters_of(model: nn.Module) -> list[Parameter]:
-    """In the model's order, which should be that of forward; tied ones once."""
-    found = []
+def parameters_of(model: nn.Module, experts: Iterable[Parameter]) -> list[Parameter]:
+    """In the model's order, which should be that of forward; tied ones once, and experts' one by one."""
+    found: list[Parameter] = []
+    parts: dict[int, list[Parameter]] = {}
+    for part in experts:
+        parts.setdefault(id(part.origin), []).append(part)
     for name, tensor in model.named_parameters():
         if isinstance(tensor, nn.parameter.UninitializedParameter) or type(tensor.data) is not torch.Tensor:
             raise Error(Status.UNAVAILABLE, f"parameter {name} is a {type(tensor).__name__} of "
                         f"{type(tensor.data).__name__}; expected a plain tensor: give the model before anything shards "
                         "or quantises it, and after its lazy modules have seen an input")
-        found.append(Parameter(name, tensor))
-        found[-1].check()
+        for parameter in parts.get(id(tensor), [Parameter(name, tensor)]):
+            parameter.check()
+            found.append(parameter)
     if not any(not parameter.is_frozen for parameter in found):
         raise invalid(f"{type(model).__name__} has no parameter that requires a gradient, so nothing can be trained")
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from torch import nn
 from troupe.errors import Error, Status, invalid
 from troupe.session import Options, Outcome, Restored, SaveResult, Session
 from troupe.torch.data import LaneBatches
+from troupe.torch.experts import experts_of
 from troupe.torch.parameters import PARAMETER_DTYPES, buffers_of, parameters_of, share_first_values
 from troupe.torch.parameters import Parameter
 from troupe.torch.units import PARAMETERS_SHARDED, SHARDED, Gates, Units, units_of
@@ -53,6 +54,9 @@ class Trainer:
     checkpoints: directory of save() and restore().
     seed: torch's generator of the CPU is set from it, the step and the lane, when a lane begins, so that dropout does
         not depend on the number of ranks; None: it is left alone.
+    expert_parallel: ranks that share the experts of the model, each its own; expert_tokens: the most tokens that a rank
+        has in a microbatch. With the latter experts' rows go through the session, also on one rank, and the bits do
+        not depend on how many ranks share them.
     settings: what else must be the same on all ranks, such as a hash of the data.
     options: any other option of troupe.h, such as wire_dtype="bf16" or keep_last=3.
 
@@ -64,25 +68,27 @@ class Trainer:
                  weight_decay: float = 0.01, momentum: Optional[float] = None, nesterov: Optional[bool] = None,
                  groups: Sequence[Mapping[str, Any]] = (), clip_norm: float = 0.0,
                  unused_parameters: str = "refuse", units: Units = None, checkpoints: Optional[str] = None,
-                 seed: Optional[int] = 0, settings: Optional[Mapping[str, Any]] = None, **options: Any) -> None:
+                 seed: Optional[int] = 0, expert_parallel: int = 1, expert_tokens: Optional[int] = None, settings: Optional[Mapping[str, Any]] = None, **options: Any) -> None:
         if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             raise invalid(f"expected the model itself, found a {type(model).__name__}: give model.module")
         if options.get("device", "host") != "host":
             raise Error(Status.UNAVAILABLE, "troupe.torch keeps parameters on the CPU; leave out device")
         if options.get("microbatches", 1) != 1:
             raise invalid("a lane of troupe.torch is one microbatch; ask for more lanes instead of microbatches")
-        for name in ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel"):
+        for name in ("tensor_parallel", "pipeline_parallel", "context_parallel"):
             if options.get(name, 1) != 1:
-                raise Error(Status.UNAVAILABLE, f"troupe.torch is data parallel; leave out {name}")
+                raise Error(Status.UNAVAILABLE, f"troupe.torch is data and expert parallel; leave out {name}")
         self.model, self.lr = model, lr
         self._seed, self._zeros = seed, unused_parameters == "zeros"
-        self._parameters, self._buffers = parameters_of(model), buffers_of(model)
+        made = Options()
+        self._experts = experts_of(model, expert_parallel, expert_tokens, lanes, made)
+        self._parameters = parameters_of(model, (part for module in self._experts for part in module.parameters.values()))
+        self._buffers = buffers_of(model)
         self._is_open = True
         self._step: Optional[Step] = None
         self._saves: list[SaveResult] = []
         own_units = units_of(model, self._parameters, units) if strategy in SHARDED or units is not None else []
 
-        made = Options()
         for name, value in {"strategy": strategy, "lanes": lanes, "clip_norm": float(clip_norm),
                             "unused_parameters": unused_parameters, **options}.items():
             made.set(name, value)
@@ -98,19 +104,26 @@ class Trainer:
         self._publishes = not own_units
         self._begin()
 
+    def _by_tensor(self) -> dict[int, list[Parameter]]:
+        """What the session has of each of the model's tensors here."""
+        found: dict[int, list[Parameter]] = {}
+        for parameter in self._parameters:
+            found.setdefault(id(parameter.origin), []).append(parameter)
+        return found
+
     def _add_groups(self, options: Options, defaults: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> None:
-        by_tensor = {id(parameter.tensor): parameter for parameter in self._parameters}
+        by_tensor = self._by_tensor()
         for number, group in enumerate([{}, *groups]):
             own = dict(group)
             tensors = own.pop("params", ())
             for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
-                parameter = by_tensor.get(id(tensor))
-                if parameter is None:
+                if id(tensor) not in by_tensor:
                     raise invalid(f"groups[{number - 1}] has a tensor of shape {tuple(tensor.shape)} that is not a "
                                   "parameter of the model")
-                if parameter.group is not None:
-                    raise invalid(f"parameter {parameter.name} is in two groups")
-                parameter.group = number
+                for parameter in by_tensor[id(tensor)]:
+                    if parameter.group is not None:
+                        raise invalid(f"parameter {parameter.name} is in two groups")
+                    parameter.group = number
             for name, value in _optimizer_options({**defaults, **own}):
                 options.set_of_group(number, name, value)
 
@@ -120,7 +133,7 @@ class Trainer:
         for parameter in self._parameters:
             parameter.number = options.add_parameter(
                 parameter.name, parameter.shape, PARAMETER_DTYPES[parameter.dtype], frozen=parameter.is_frozen,
-                unit=parameter.unit, group=parameter.group or 0)
+                expert=parameter.is_expert, unit=parameter.unit, group=parameter.group or 0)
         for buffer in self._buffers:
             buffer.add_to(options, rank)
         if ranks > 1:
@@ -131,15 +144,17 @@ class Trainer:
         """First values, and the model's tensors become the session's."""
         session = self.session
         if session.world_size > 1:
-            share_first_values(session, _ALL, [*(parameter.tensor for parameter in self._parameters),
+            share_first_values(session, _ALL, [*(parts[0].origin for parts in self._by_tensor().values()),
                                                *(buffer.tensor for buffer in self._buffers)])
         for parameter in self._parameters:
-            parameter.write(session, parameter.tensor)
-            parameter.tensor.grad = None
+            parameter.write(session, parameter.part_of(parameter.origin))
+            parameter.origin.grad = None
         self._hooks = [
             parameter.tensor.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 self._gradient_hook(parameter))
-            for parameter in self._parameters if not parameter.is_frozen]
+            for parameter in self._parameters if not parameter.is_frozen and not parameter.is_expert]
+        for layer, module in enumerate(self._experts):
+            module.join(session, layer, lambda: self._gates.phase)
         for parameter in self._resident():
             parameter.attach(session)
         self._gates.empty()
@@ -252,24 +267,30 @@ class Trainer:
         if own.keys() != state.keys():
             raise invalid(f"expected the names of model.state_dict(); missing are {sorted(own.keys() - state.keys())}, "
                           f"unknown are {sorted(state.keys() - own.keys())}")
-        parameters = {id(parameter.tensor): parameter for parameter in self._parameters}
+        parameters = self._by_tensor()
         for name, values in state.items():
-            shape = parameters[id(own[name])].shape if id(own[name]) in parameters else own[name].shape
+            parts = parameters.get(id(own[name]))
+            shape = parts[0].whole_shape if parts else own[name].shape
             if tuple(values.shape) != tuple(shape):
                 raise invalid(f"{name} has the shape {tuple(shape)}, found {tuple(values.shape)}")
         for name, values in state.items():
-            if id(own[name]) in parameters:
-                parameters[id(own[name])].write(self.session, values)
-            else:
+            for part in parameters.get(id(own[name]), ()):
+                part.write(self.session, part.part_of(values))
+            if id(own[name]) not in parameters:
                 own[name].copy_(values)
 
     def _whole_parameters(self) -> dict[int, torch.Tensor]:
+        copies: dict[int, torch.Tensor] = {}
+
+        def copy(parameters: Iterable[Parameter]) -> None:
+            for parameter in parameters:
+                if id(parameter.origin) not in copies:
+                    copies[id(parameter.origin)] = parameter.whole(self.session)
+
         with self.evaluation():
-            copies = {id(parameter.tensor): parameter.values(self.session).clone()
-                      for parameter in self._parameters if parameter.unit is None}
+            copy(parameter for parameter in self._parameters if parameter.unit is None)
             for unit in self._gates.each():
-                copies.update({id(parameter.tensor): parameter.values(self.session).clone()
-                               for parameter in unit.parameters})
+                copy(unit.parameters)
         return copies
 
     def save(self, common: Optional[Mapping[str, Any]] = None, *, local: bool = False) -> int:
@@ -326,9 +347,11 @@ class Trainer:
         for handle in self._hooks:
             handle.remove()
         self._gates.remove()
+        for module in self._experts:
+            module.leave()
         for parameter in self._parameters:
-            copy = copies.get(id(parameter.tensor))
-            parameter.tensor.data = torch.empty(0, dtype=parameter.dtype) if copy is None else copy
+            copy = copies.get(id(parameter.origin))
+            parameter.origin.data = torch.empty(0, dtype=parameter.dtype) if copy is None else copy
         self.session.leave()
         self._is_open = False
 

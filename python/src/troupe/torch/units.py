@@ -78,7 +78,7 @@ def units_of(model: nn.Module, parameters: list[Parameter], units: Units) -> lis
             owners.setdefault(id(tensor), set()).add(in_unit.get(id(module), -1))
     found: list[Unit] = []
     for index, module in enumerate(modules):
-        own = [parameter for parameter in parameters if owners[id(parameter.tensor)] == {index}]
+        own = [parameter for parameter in parameters if owners[id(parameter.origin)] == {index}]
         if own:
             for parameter in own:
                 parameter.unit = len(found)
