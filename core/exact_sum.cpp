@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <limits>
 
+#include "core/exact_sum_parts.hpp"
+
 namespace troupe::core {
 namespace {
 
@@ -109,6 +111,15 @@ void ExactSquareSum::accumulate(std::span<const float> values) noexcept {
     for (std::size_t t = 0; i < part.size(); ++i, ++t) nonfinite += add_square(part[i], tables[t]);
     flush(tables, limbs);
   }
+}
+
+void add_squares_of_place(Wide count, int field, ExactSquareSum& sum) noexcept {
+  carry(sum.limbs);
+  const int position = 2 * (field - 1);
+  add_at(static_cast<std::uint64_t>(count), position, sum.limbs);
+  const auto high = static_cast<std::uint64_t>(count >> 64);
+  if (high != 0) add_at(high, position + 64, sum.limbs);
+  carry(sum.limbs);
 }
 
 void ExactSquareSum::add(const ExactSquareSum& other) noexcept {

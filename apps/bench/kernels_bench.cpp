@@ -42,9 +42,12 @@ class Arrays {
     Arrays arrays;
     for (std::size_t i = 0; i < count; ++i) {
       arrays.buffers_.push_back(TRY(gpu::allocate_host_memory(kElements * sizeof(float))));
-      auto values = arrays.buffers_.back().view().as<float>();
-      for (std::size_t k = 0; k < kElements; ++k)
-        values[k] = static_cast<float>((k * 7919 + i) % 4096) * 1e-4F;
+      // The same code twice, so that bf16 has these values too, and no exponents that gradients do not have.
+      auto codes = arrays.buffers_.back().view().as<std::uint16_t>();
+      for (std::size_t k = 0; k < kElements; ++k) {
+        codes[2 * k] = codes[2 * k + 1] =
+            core::float_to_bf16(static_cast<float>((k * 7919 + i) % 4096) * 1e-4F);
+      }
     }
     return arrays;
   }

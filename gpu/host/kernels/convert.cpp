@@ -144,7 +144,7 @@ Converter converter() {
 
 template <class Vector, class Scalar>
 Converter converter(InstructionSet instructions) {
-  return instructions == InstructionSet::avx2 ? converter<Vector>() : converter<Scalar>();
+  return instructions >= InstructionSet::avx2 ? converter<Vector>() : converter<Scalar>();
 }
 
 }  // namespace

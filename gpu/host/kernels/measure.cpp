@@ -1,10 +1,11 @@
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "gpu/host/kernels/arithmetic.hpp"
 #include "gpu/host/kernels/blocks.hpp"
+#include "gpu/host/kernels/square_sum.hpp"
 #include "gpu/kernel_checks.hpp"
 #include "gpu/kernels.hpp"
 
@@ -12,15 +13,15 @@ namespace troupe::gpu {
 
 void add_squares(ConstElements values, BufferView sum) {
   check_add_squares(sum);
-  auto& exact = sum.as<core::ExactSquareSum>()[0];
-  if (values.dtype == core::DType::f32) return exact.accumulate(values.view.as<float>());
-  // Every call of accumulate() has a fixed cost, which these longer blocks spread over more values.
-  constexpr std::size_t kLongBlock = 16 * kBlockElements;
+  SquareAdder adder(sum.as<core::ExactSquareSum>()[0]);
+  if (values.dtype == core::DType::f32) return adder.add(values.view.as<float>());
+  if (values.dtype == core::DType::bf16) return adder.add_bf16(values.view.as<std::uint16_t>());
+  // Every call of add() has a fixed cost, which these longer blocks spread over more values.
+  std::array<float, 8 * kBlockElements> block;
   const Reader reader(values);
-  std::vector<float> block(kLongBlock);
-  for (std::size_t first = 0; first < values.count(); first += kLongBlock) {
-    const std::size_t length = std::min(kLongBlock, values.count() - first);
-    exact.accumulate({reader.read(first, length, block.data()), length});
+  for (std::size_t first = 0; first < values.count(); first += block.size()) {
+    const std::size_t length = std::min(block.size(), values.count() - first);
+    adder.add({reader.read(first, length, block.data()), length}, true);
   }
 }
 

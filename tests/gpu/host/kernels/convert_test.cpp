@@ -4,20 +4,15 @@
 
 #include <algorithm>
 #include <bit>
-#include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "tests/gpu/host/kernels/instruction_sets.hpp"
 #include "tests/gpu/host/kernels/numbers.hpp"
 #include "tests/support/printing.hpp"
 
 namespace troupe::gpu {
-
-inline void PrintTo(InstructionSet set, std::ostream* out) {
-  *out << (set == InstructionSet::plain ? "plain" : "avx2");
-}
-
 namespace {
 
 using core::DType;
@@ -25,7 +20,7 @@ using core::DType;
 class Conversion : public testing::TestWithParam<std::tuple<DType, InstructionSet>> {
  protected:
   void SetUp() override {
-    if (instructions() > best_instruction_set()) GTEST_SKIP() << "this machine has no AVX2";
+    if (instructions() > best_instruction_set()) GTEST_SKIP() << "this machine has no " << instructions();
   }
 
   static DType dtype() { return std::get<0>(GetParam()); }
@@ -108,14 +103,14 @@ TEST_P(Conversion, WritesNothingBeyondItsCount) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Conversion,
-                         testing::Combine(testing::Values(DType::f32, DType::f16, DType::bf16, DType::f8_e4m3,
-                                                          DType::f8_e5m2),
-                                          testing::Values(InstructionSet::plain, InstructionSet::avx2)),
-                         [](const auto& of) {
-                           return testing::PrintToString(std::get<0>(of.param)) + "_" +
-                                  testing::PrintToString(std::get<1>(of.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, Conversion,
+    testing::Combine(testing::Values(DType::f32, DType::f16, DType::bf16, DType::f8_e4m3, DType::f8_e5m2),
+                     testing::Values(InstructionSet::plain, InstructionSet::avx2, InstructionSet::avx512)),
+    [](const auto& of) {
+      return testing::PrintToString(std::get<0>(of.param)) + "_" +
+             testing::PrintToString(std::get<1>(of.param));
+    });
 
 }  // namespace
 }  // namespace troupe::gpu
