@@ -93,6 +93,19 @@ class Missing(unittest.TestCase):
         self.assertIn("found 2.3.1+cpu", text)
 
 
+# A trainer, and a group of torch.distributed beside it.
+BESIDE = """
+import torch, torch.distributed as dist, troupe.torch
+dist.init_process_group("troupe" if hasattr(dist.Backend, "_ensure_backend_registered") else "gloo")
+model = torch.nn.Linear(4, 8)
+with troupe.torch.Trainer(model, strategy="ddp", lanes=2, lr=0.1) as trainer:
+    with trainer.step() as step:
+        for lane in step:
+            step.backward(troupe.torch.functional.masked_mean(model(torch.ones(lane + 1, 4)), torch.ones(lane + 1, 8)))
+print("LOSS", step.outcome.loss)
+dist.destroy_process_group()
+"""
+
 # Runs the example, but for rank 1 of the first start, which kills itself before its 60th step.
 DIES = """
 import os, runpy, signal, sys
@@ -109,6 +122,15 @@ runpy.run_path(sys.argv.pop(1), run_name="__main__")
 
 @unittest.skipIf(EXAMPLE == "-", "this Python has not both torch and transformers")
 class Example(unittest.TestCase):
+    def test_has_a_group_of_torch_distributed_beside_the_trainer(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder, "beside.py")
+            script.write_text(BESIDE)
+            code, text = run("-m", "troupe.launch", "--standalone", "--nproc-per-node", "2", str(script))
+            self.assertEqual(code, 0, text)
+            losses = re.findall("LOSS (.*)", text)
+            self.assertEqual((len(losses), len(set(losses))), (2, 1), text)
+
     def test_with_experts_has_the_same_losses_where_two_ranks_share_them(self):
         mixture = str(Path(EXAMPLE).with_name("torch_mixture.py"))
         code, alone = run(mixture, "--steps", "50")

@@ -25,9 +25,11 @@ if tuple(int(part) for part in _torch.__version__.split("+")[0].split(".")[:2]) 
 
 from troupe.errors import Error, Status  # noqa: E402
 from troupe.session import Outcome, Restored, SaveResult  # noqa: E402
+from troupe.torch import functional  # noqa: E402
+from troupe.torch.batch import Batch  # noqa: E402
 from troupe.torch.trainer import Step, Trainer  # noqa: E402
 
-__all__ = ["Error", "Outcome", "Restored", "SaveResult", "Status", "Step", "Trainer"]
+__all__ = ["Batch", "Error", "Outcome", "Restored", "SaveResult", "Status", "Step", "Trainer", "functional"]
 
 if hasattr(getattr(_torch.distributed, "Backend", None), "_ensure_backend_registered"):  # PyTorch 2.14
     from troupe.torch import process_group as _process_group  # noqa: E402
