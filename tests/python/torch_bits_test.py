@@ -84,10 +84,18 @@ def half_floats():
     return models.llama().to(torch.float16)
 
 
-# PyTorch brings a Gloo of its own, which must not come between Troupe and its.
-MESHES = [("ddp", 2, {"collectives": "gloo"}), ("zero1", 3, {}), ("zero1", 4, {"units": ["LlamaDecoderLayer"]}),
-          ("zero2", 2, {}), ("zero3", 1, {}), ("zero3", 3, {}), ("hsdp", 4, {"optimizer_instances": 2}),
-          ("hfsdp", 4, {"optimizer_instances": 2, "gathered_units": 1})]
+ALL_MESHES = [(strategy, count, {"optimizer_instances": 2} if strategy in ("hsdp", "hfsdp") else {})
+              for strategy in ("ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp")
+              for count in ((2, 4) if strategy in ("hsdp", "hfsdp") else (1, 2, 3, 4))]
+if os.environ.get("TROUPE_ALL_MESHES"):
+    MESHES = MUON_MESHES = ALL_MESHES
+else:  # what the two leave out lies between what they have
+    # PyTorch brings a Gloo of its own, which must not come between Troupe and its.
+    MESHES = [("ddp", 2, {"collectives": "gloo"}), ("zero1", 3, {}), ("zero1", 4, {"units": ["LlamaDecoderLayer"]}),
+              ("zero2", 2, {}), ("zero3", 1, {}), ("zero3", 3, {}), ("hsdp", 4, {"optimizer_instances": 2}),
+              ("hfsdp", 4, {"optimizer_instances": 2, "gathered_units": 1})]
+    MUON_MESHES = [("ddp", 3, {}), ("zero1", 2, {}), ("zero2", 4, {}), ("zero3", 3, {}),
+                   ("hsdp", 2, {"optimizer_instances": 2}), ("hfsdp", 4, {"optimizer_instances": 2})]
 
 
 class Bits(unittest.TestCase):
@@ -121,8 +129,10 @@ class Bits(unittest.TestCase):
 
     def test_are_those_of_one_rank_with_muon_and_groups(self):
         alone = ranks.results(1, trained_with_groups, {"strategy": "ddp"})[0]
-        for strategy, count in (("zero1", 2), ("zero3", 3)):
-            self.assertEqual(set(ranks.results(count, trained_with_groups, {"strategy": strategy})), {alone})
+        for strategy, count, options in MUON_MESHES:
+            with self.subTest(strategy=strategy, ranks=count):
+                self.assertEqual(set(ranks.results(count, trained_with_groups, {"strategy": strategy, **options})),
+                                 {alone})
 
     def test_do_not_depend_on_whether_losses_are_scaled_by_a_power_of_two(self):
         self.over_meshes(models.llama, models.sum_of_losses, [("zero1", 2, {"loss_scaling": "fixed",
@@ -160,8 +170,10 @@ class Loaders(unittest.TestCase):
             self.assertLess(max(taken), 26)
 
 
-def until_killed(folder, victim):
-    with Trainer(models.llama(), strategy="zero3", lanes=models.LANES, lr=3e-3, checkpoints=folder) as trainer:
+def until_killed(folder, victim, muon):
+    model = models.llama()
+    with Trainer(model, strategy="zero3", lanes=models.LANES, lr=3e-3, checkpoints=folder,
+                 **(with_groups(model) if muon else {})) as trainer:
         models.train(trainer, models.sum_of_losses, 2)
         trainer.save({"tokens": 12})
         trainer.wait_saves()
@@ -171,8 +183,10 @@ def until_killed(folder, victim):
         models.train(trainer, models.sum_of_losses, 4)
 
 
-def resumed(folder, strategy):
-    with Trainer(models.llama(), strategy=strategy, lanes=models.LANES, lr=3e-3, checkpoints=folder) as trainer:
+def resumed(folder, muon, options):
+    model = models.llama()
+    with Trainer(model, lanes=models.LANES, lr=3e-3, checkpoints=folder, **options,
+                 **(with_groups(model) if muon else {})) as trainer:
         restored = trainer.restore()
         if (restored.step, restored.common) != (2, {"tokens": 12}) or trainer.next_step != 2:
             raise AssertionError(f"expected to go on at step 2, found {restored}")
@@ -200,16 +214,21 @@ def uninterrupted():
 
 class Killed(unittest.TestCase):
     def test_jobs_go_on_with_the_same_bits_on_other_ranks(self):
-        with tempfile.TemporaryDirectory() as folder:
-            died = ranks.outcomes(3, until_killed, folder, 1)
-            self.assertTrue(all(isinstance(found, ranks.Failed) for found in died))
-            for survivor in (0, 2):
-                self.assertIn("rank 1", str(died[survivor]))
-            expected = ranks.results(1, uninterrupted)[0]
-            for count, strategy in ((2, "zero1"), (4, "zero3"), (1, "ddp")):
-                with self.subTest(ranks=count, strategy=strategy):
-                    self.assertEqual(set(ranks.results(count, resumed, folder, strategy)), {expected})
-
+        chosen = ALL_MESHES if os.environ.get("TROUPE_ALL_MESHES") else None
+        for muon, meshes in (
+                (False, [("zero1", 2, {}), ("zero3", 4, {}), ("ddp", 1, {})]),
+                (True, [("zero2", 2, {}), ("zero3", 1, {}), ("hfsdp", 4, {"optimizer_instances": 2})])):
+            with tempfile.TemporaryDirectory() as folder:
+                died = ranks.outcomes(3, until_killed, folder, 1, muon)
+                self.assertTrue(all(isinstance(found, ranks.Failed) for found in died))
+                for survivor in (0, 2):
+                    self.assertIn("rank 1", str(died[survivor]))
+                expected = (ranks.results(1, trained_with_groups, {"strategy": "ddp"}) if muon else
+                            ranks.results(1, uninterrupted))[0]
+                for strategy, count, options in chosen or meshes:
+                    with self.subTest(muon=muon, ranks=count, strategy=strategy):
+                        found = ranks.results(count, resumed, folder, muon, {"strategy": strategy, **options})
+                        self.assertEqual(set(found), {expected})
 
     def test_jobs_go_on_from_copies_of_a_node_that_was_lost(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """troupe.torch trains as plain PyTorch does on one process, and as DDP and FSDP2 do over Gloo."""
 
+import inspect
 import unittest
 
 import ranks  # first: it says where troupe is
@@ -65,6 +66,48 @@ def over_gloo(make, loss_of, steps, fully_sharded):
     return losses
 
 
+def matrices_of(model):
+    return [parameter for parameter in model.model.layers.parameters() if parameter.ndim == 2]
+
+
+def muon_over_troupe(steps, strategy):
+    model = models.llama()
+    with Trainer(model, strategy=strategy, lanes=models.LANES, lr=RATE, weight_decay=DECAY, clip_norm=CLIP,
+                 groups=[{"params": matrices_of(model), "optimizer": "muon", "momentum": 0.95, "eps": 1e-7}]) as trainer:
+        losses = models.train(trainer, models.sum_of_losses, steps)
+    return losses, model.state_dict()
+
+
+class Both:
+    """Two optimizers as one."""
+
+    def __init__(self, *optimizers):
+        self.optimizers = optimizers
+
+    def zero_grad(self):
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+
+    def step(self):
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+
+def muon_over_one_process(steps):
+    """PyTorch's own, but with its products in f32 instead of bf16."""
+    from torch.optim import _muon
+    source = inspect.getsource(_muon._zeropower_via_newtonschulz)
+    assert source.count("bfloat16") == 1, source
+    exec(source.replace("bfloat16", "float32"), vars(_muon))  # pylint: disable=exec-used
+    model = models.llama()
+    matrices = matrices_of(model)
+    others = [parameter for parameter in model.parameters() if all(parameter is not each for each in matrices)]
+    losses = models.plain(model, models.sum_of_losses, steps, Both(
+        torch.optim.Muon(matrices, lr=RATE, weight_decay=DECAY),
+        torch.optim.AdamW(others, lr=RATE, weight_decay=DECAY)), CLIP)
+    return losses, model.state_dict()
+
+
 class LikePyTorch(unittest.TestCase):
     def assert_alike(self, found, expected):
         self.assertEqual(len(found), len(expected))
@@ -91,6 +134,13 @@ class LikePyTorch(unittest.TestCase):
         expected_losses, expected = ranks.results(1, over_one_process, models.llama, models.sum_of_losses, 20)[0]
         self.assert_alike(losses, expected_losses)
         self.assertEqual(set(state), set(expected))
+        self.assertLess(models.largest_difference(state, expected), 1e-5)
+
+    @unittest.skipIf(not hasattr(torch.optim, "Muon"), f"torch {torch.__version__} has no Muon")
+    def test_weights_are_those_of_one_process_with_muon(self):
+        losses, state = ranks.results(2, muon_over_troupe, 20, "zero3")[0]
+        expected_losses, expected = ranks.results(1, muon_over_one_process, 20)[0]
+        self.assert_alike(losses, expected_losses)
         self.assertLess(models.largest_difference(state, expected), 1e-5)
 
 
