@@ -80,13 +80,13 @@ def mean_loss(model, step, lane):
     return cross_entropy(model(x), x.mean(dim=1)[:, :10].argmax(dim=1))
 
 
-def plain(model, loss_of, steps, optimizer, clip=1.0):
+def plain(model, loss_of, steps, optimizer, clip=1.0, lanes=LANES):
     """One process, and every lane of a step in turn: the loss of each step."""
     losses = []
     for step in range(steps):
         optimizer.zero_grad()
         total, weights = 0.0, 0
-        for lane in range(LANES):
+        for lane in range(lanes):
             found = loss_of(model, step, lane)
             loss, weight = found if isinstance(found, tuple) else (found, 1)
             loss.backward()

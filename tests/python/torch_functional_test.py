@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy, log_softmax
 
 from troupe.errors import Error, Status
-from troupe.torch import Batch
+from troupe.torch import Batch, Trainer
 from troupe.torch.functional import (masked_mean, masked_variance, vocab_parallel, vocab_parallel_entropy,
                                      vocab_parallel_log_probabilities)
 
@@ -271,6 +271,28 @@ class Batches(unittest.TestCase):
                              (lambda: batch(2).slice(1, 2), "rows 1 to 3")):
             with self.assertRaisesRegex(Error, reason):
                 made()
+
+
+def beside_a_trainer():
+    """Twice: the store that ranks met in the first time is still there."""
+    dist.init_process_group(BACKEND)
+    losses = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 8)
+        with Trainer(model, strategy="ddp", lanes=2, lr=0.1) as trainer, trainer.step() as step:
+            for lane in step:
+                step.backward(masked_mean(model(drawn((3, 4), lane)), torch.ones(3, 8)))
+        losses.append(step.outcome.loss)
+    dist.destroy_process_group()
+    return losses
+
+
+class Beside(unittest.TestCase):
+    def test_a_trainer_they_use_the_group_of_torch_distributed(self):
+        found = ranks.results(2, beside_a_trainer)
+        self.assertEqual(found[0], found[1])
+        self.assertEqual(found[0][0], found[0][1])
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from troupe.errors import Error, Status, invalid
 from troupe.session import Options, Outcome, Restored, SaveResult, Session
 from troupe.torch.data import LaneBatches
 from troupe.torch.experts import experts_of
+from troupe.torch.meeting import in_store
 from troupe.torch.parameters import PARAMETER_DTYPES, buffers_of, parameters_of, share_first_values
 from troupe.torch.parameters import Parameter
 from troupe.torch.units import PARAMETERS_SHARDED, SHARDED, Gates, Units, units_of
@@ -138,7 +139,8 @@ class Trainer:
             buffer.add_to(options, rank)
         if ranks > 1:
             options.add_group(_ALL, [0] * ranks)
-        self.session = Session(options)
+        with in_store():
+            self.session = Session(options)
 
     def _begin(self) -> None:
         """First values, and the model's tensors become the session's."""
