@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <numeric>
 #include <utility>
 
 #include "core/errors.hpp"
@@ -47,12 +46,21 @@ bool did_what_was_asked(ExitStatus status, int signal) {
 
 }  // namespace
 
-NodeAgentMachine::NodeAgentMachine(NodeAgentConfig config)
-    : config_(std::move(config)),
-      running_(static_cast<std::size_t>(config_.ranks)),
-      slots_(static_cast<std::size_t>(config_.ranks)),
-      ready_(static_cast<std::size_t>(config_.nodes), true) {
+NodeAgentMachine::NodeAgentMachine(NodeAgentConfig config) : config_(std::move(config)) {
   CHECK(config_.ranks > 0, "a gang has at least one rank");
+  auto shares = config_.shares;
+  if (shares.empty()) {
+    for (int node = 0; node < config_.nodes; ++node) {
+      const int ranks = config_.ranks / config_.nodes + (node < config_.ranks % config_.nodes ? 1 : 0);
+      shares.push_back({ranks, node == 0 ? config_.spares : 0});
+    }
+  }
+  int slot = 0;
+  for (const NodeShare& share : shares) {
+    nodes_.push_back({share, slot});
+    slot += nodes_.back().slots();
+  }
+  if (config_.fewest_nodes == 0) config_.fewest_nodes = config_.nodes;
 }
 
 NodeEffects NodeAgentMachine::start(std::chrono::nanoseconds now) {
@@ -72,14 +80,20 @@ void NodeAgentMachine::launch(std::chrono::nanoseconds now, NodeEffects& effects
   silent_rank_.reset();
   silent_since_.reset();
   seen_stopped_.clear();
-  running_.assign(static_cast<std::size_t>(config_.ranks), true);
-  slots_.resize(running_.size());
-  alive_ = config_.ranks;
-  std::iota(slots_.begin(), slots_.end(), 0);
+  standing_since_.reset();
   free_slots_.clear();
-  effects.push_back(StartGang{generation_});
-  for (int slot = config_.ranks; slot < config_.ranks + config_.spares; ++slot) {
-    if (!barred_.contains(slot)) start_spare(slot, effects);
+  newcomers_.clear();
+  slots_.clear();
+  for (const Node& node : nodes_) {
+    for (int i = 0; node.is_present && i < node.share.ranks; ++i) slots_.push_back(node.first_slot + i);
+  }
+  running_.assign(slots_.size(), true);
+  alive_ = world();
+  effects.push_back(StartGang{generation_, slots_});
+  for (const Node& node : nodes_) {
+    for (int i = node.share.ranks; node.is_present && i < node.slots(); ++i) {
+      if (!barred_.contains(node.first_slot + i)) start_spare(node.first_slot + i, effects);
+    }
   }
 }
 
@@ -94,10 +108,8 @@ NodeEffects NodeAgentMachine::exited(int rank, ExitStatus status, std::chrono::n
                       state_ == State::stopping, slots_[static_cast<std::size_t>(rank)]});
   silent_since_.reset();
 
-  const auto how = state_ == State::watching && cause() ? remedy(others) : std::nullopt;
-  if (how) {
-    replace(*how, now, effects);
-  } else if (state_ == State::watching && cause()) {
+  const bool has_failed = state_ == State::watching && cause();
+  if (has_failed && !mend({endings_.back()}, others, now, effects)) {
     // A rank that ended because another did must not hide that one's exit code, which may forbid a restart.
     if (alive_ == 0 || cause_is_known()) {
       stop(SIGTERM, effects);
@@ -114,51 +126,19 @@ bool NodeAgentMachine::cause_is_known() const {
   return found && endings_[*found].status.code != kExitFenced;
 }
 
-NodeEffects NodeAgentMachine::start_failed(int first, int count) {
+NodeEffects NodeAgentMachine::start_failed(const std::vector<int>& slots) {
   NodeEffects effects;
   if (state_ != State::watching && state_ != State::stopping) return effects;
   start_failed_ = true;
-  for (int absent = first; absent < first + count; ++absent) {
-    alive_ -= is_running(absent) ? 1 : 0;
-    running_[static_cast<std::size_t>(absent)] = false;
-  }
-  if (state_ == State::watching) stop(SIGTERM, effects);
-  end_when_all_have(effects);
-  return effects;
-}
-
-NodeEffects NodeAgentMachine::node_lost(int node, int first, int count, std::chrono::nanoseconds now) {
-  NodeEffects effects;
-  ready_[static_cast<std::size_t>(node)] = false;
-  if (state_ != State::watching && state_ != State::stopping) return effects;
-  const int before = alive_;
-  for (int rank = first; rank < first + count; ++rank) {
-    if (!is_running(rank)) continue;
-    running_[static_cast<std::size_t>(rank)] = false;
+  for (const int slot : slots) {
+    const auto rank = rank_of(slot);
+    if (!rank || !is_running(*rank)) continue;
+    running_[static_cast<std::size_t>(*rank)] = false;
     --alive_;
-    endings_.push_back({rank, generation_, Ending::Kind::lost, {}, now, false, false, rank});
   }
-  if (alive_ == before) return effects;
   if (state_ == State::watching) stop(SIGTERM, effects);
   end_when_all_have(effects);
   return effects;
-}
-
-NodeEffects NodeAgentMachine::node_ready(int node, std::chrono::nanoseconds now) {
-  NodeEffects effects;
-  ready_[static_cast<std::size_t>(node)] = true;
-  if (state_ != State::waiting || !waits_for_nodes_ || !absent_nodes().empty()) return effects;
-  effects.push_back(CancelDeadline{});
-  launch(now, effects);
-  return effects;
-}
-
-std::vector<int> NodeAgentMachine::absent_nodes() const {
-  std::vector<int> absent;
-  for (int node = 0; node < config_.nodes; ++node) {
-    if (!ready_[static_cast<std::size_t>(node)]) absent.push_back(node);
-  }
-  return absent;
 }
 
 Ending::Kind NodeAgentMachine::classify(ExitStatus status, std::chrono::nanoseconds now) const {
@@ -341,7 +321,7 @@ void NodeAgentMachine::gang_ended(NodeEffects& effects) {
   const std::optional<int> code = code_that_forbids_restart();
   if (cause() && !is_counted_) count_failure();
   // Others than this node say when they have cleared away what was left.
-  for (int node = 1; node < config_.nodes; ++node) ready_[static_cast<std::size_t>(node)] = false;
+  for (std::size_t node = 1; node < nodes_.size(); ++node) nodes_[node].is_clear = false;
 
   if (stop_signal_ != 0) {
     finish(code == kExitTemporaryFailure ? *code : 128 + stop_signal_,
@@ -381,13 +361,6 @@ void NodeAgentMachine::begin_again(NodeEffects& effects) {
   const auto first_backoff = std::min(config_.first_backoff, config_.longest_backoff);
   effects.push_back(
       ArmDeadline{std::min(first_backoff * (std::int64_t{1} << doublings), config_.longest_backoff)});
-}
-
-void NodeAgentMachine::begin_when_ready(std::chrono::nanoseconds now, NodeEffects& effects) {
-  if (absent_nodes().empty()) return launch(now, effects);
-  state_ = State::waiting;
-  waits_for_nodes_ = true;
-  effects.push_back(ArmDeadline{config_.node_patience});
 }
 
 void NodeAgentMachine::finish(int exit_code, std::string verdict, NodeEffects& effects) {

@@ -14,9 +14,20 @@
 
 namespace troupe::actors {
 
+/// The processes of one node.
+struct NodeShare {
+  int ranks = 1;
+  int spares = 0;
+};
+
 struct NodeAgentConfig {
   int ranks = 1;  ///< of the whole job
   int nodes = 1;  ///< each with a launcher; node 0 is where this runs
+  /// By node. Empty: ranks in equal parts, and all spares on node 0.
+  std::vector<NodeShare> shares;
+  /// The job goes on with so many nodes at least, and takes in those that come later; with `in_place`. 0:
+  /// all.
+  int fewest_nodes = 0;
   int max_restarts = 0;
   /// Where the ranks that have not failed would stay, only the one that has is started again.
   bool in_place = false;
@@ -83,6 +94,7 @@ struct Standing {
 /// Start the processes of all ranks for this generation.
 struct StartGang {
   int generation = 0;
+  std::vector<int> slots;  ///< by rank
 };
 /// How a generation goes on without a rank that has failed.
 enum class Remedy : std::uint8_t {
@@ -90,12 +102,21 @@ enum class Remedy : std::uint8_t {
   spare,        ///< a process that stood by has the rank
   fewer_ranks,  ///< nobody has it: the ranks above it have become one less
 };
-/// The rank has failed, and the others stay: report it, and tell them of the next generation.
-struct ReplaceRank {
-  Ending ending;
+/// A rank has failed, or several were lost with their node, and the others stay: report it, and tell them of
+/// the next generation.
+struct ReplaceRanks {
+  struct Loss {
+    Ending ending;
+    Remedy remedy{};
+  };
+  std::vector<Loss> losses;
   int generation = 0;      ///< the next
   std::vector<int> slots;  ///< of its processes, by rank
-  Remedy remedy{};
+};
+/// All ranks have lost each other though all of them run: tell them of the next generation.
+struct FormAgain {
+  int generation = 0;
+  std::vector<int> slots;
 };
 /// Spares stand by for ranks that the job went on without: ask those that run to wait for another generation
 /// at the end of a step at which nothing is lost.
@@ -143,17 +164,18 @@ struct EndGeneration {
 struct Finish {
   int exit_code = 0;
 };
-using NodeEffect = std::variant<StartGang, ReplaceRank, AskToWait, AdmitSpares, StartSpare, SpareLost,
-                                SignalRank, ArmDeadline, CancelDeadline, EndGeneration, Finish>;
+using NodeEffect = std::variant<StartGang, ReplaceRanks, FormAgain, AskToWait, AdmitSpares, StartSpare,
+                                SpareLost, SignalRank, ArmDeadline, CancelDeadline, EndGeneration, Finish>;
 using NodeEffects = std::vector<NodeEffect>;
 
 /// The life of a job's processes: starting -> watching -> stopping -> (waiting -> watching)* -> finished.
 /// It decides; the launchers act: the one where it runs, and on other nodes those that follow it. `now` is
 /// any monotonic time.
 ///
-/// A process is known by its slot: 0 to the number of ranks and spares. A gang begins with rank r in slot r;
-/// then a rank moves to the slot of the spare that takes its place, or ranks move down where there are fewer.
-/// Neither costs a restart; starting a process in a slot that has become free does.
+/// A process is known by its slot. Each node has a row of them, in the order of nodes: first those in which
+/// a gang begins with ranks, then those of its spares. A rank moves to the slot of the spare that takes its
+/// place, or ranks move down where there are fewer. Neither costs a restart; starting a process in a slot
+/// that has become free does, unless it is one of a node that comes to a job that goes on with fewer.
 ///
 /// NA-1: the gang starts only when no process of the previous generation is running on a node that takes
 /// part; a rank is replaced only when its process has ended. NA-2: every wait, for a process that was told to
@@ -164,25 +186,28 @@ class NodeAgentMachine {
 
   NodeEffects start(std::chrono::nanoseconds now);
   NodeEffects exited(int rank, ExitStatus status, std::chrono::nanoseconds now, Standing others = {});
-  /// These ranks, `count` from `first` on, have no process, because one of them could not be started.
-  NodeEffects start_failed(int first, int count);
+  /// The ranks in these slots have no process, because one of them could not be started.
+  NodeEffects start_failed(const std::vector<int>& slots);
   /// The process in this slot, which had no rank, has ended, or could not be started. `stood_by`: it was
   /// ready to take one.
   NodeEffects spare_exited(int slot, ExitStatus status, bool stood_by);
   /// All take steps in the generation.
   NodeEffects formed();
-  /// The node, with these ranks, does not answer any more; whatever they do, they take no part in the job.
-  NodeEffects node_lost(int node, int first, int count, std::chrono::nanoseconds now);
+  /// The node does not answer any more; whatever its ranks do, they take no part in the job.
+  NodeEffects node_lost(int node, std::chrono::nanoseconds now, Standing others = {});
   /// The node has cleared away what was left of the generation before, or has come back: it can start ranks.
   NodeEffects node_ready(int node, std::chrono::nanoseconds now);
+  /// A node more than there were; it can start ranks.
+  NodeEffects node_added(NodeShare share, std::chrono::nanoseconds now);
   /// A signal to the launcher: it ends the job, or goes to the ranks.
   NodeEffects signalled(int signal);
   NodeEffects deadline(std::chrono::nanoseconds now);
   /// These ranks have lost another one and wait for the next epoch. If that is so for the cause window, and
   /// a single one is left that does not wait, it is that one: it was stopped, or hangs, and is killed.
   NodeEffects waited_for(const std::vector<bool>& waiting, std::chrono::nanoseconds now);
-  /// The spares in these slots stand by.
-  NodeEffects stand_by(const std::vector<int>& slots);
+  /// The spares in these slots stand by. Where some are missing that were started together, the others do not
+  /// wait for them for long.
+  NodeEffects stand_by(const std::vector<int>& slots, std::chrono::nanoseconds now);
   /// By rank: whether its process was a spare and has not noticed yet that it has a rank.
   NodeEffects unnoticed_by(const std::vector<bool>& spares, std::chrono::nanoseconds now);
   /// The rank's process was stopped by a signal when a peer had lost one. Call it before that peer's exit.
@@ -202,6 +227,9 @@ class NodeAgentMachine {
   const std::set<int>& spares() const { return spares_; }
   /// The rank of the process in this slot; empty for a spare.
   std::optional<int> rank_of(int slot) const;
+  int node_of(int slot) const;
+  /// Those of all nodes, whether or not there is a process.
+  int slot_count() const { return nodes_.back().first_slot + nodes_.back().slots(); }
   /// Why the job ended as it did; empty while it is running.
   const std::string& verdict() const { return verdict_; }
 
@@ -214,13 +242,31 @@ class NodeAgentMachine {
   bool cause_is_known() const;
   Ending::Kind classify(ExitStatus status, std::chrono::nanoseconds now) const;
   void launch(std::chrono::nanoseconds now, NodeEffects& effects);
-  std::optional<Remedy> remedy(Standing others) const;
-  void replace(Remedy remedy, std::chrono::nanoseconds now, NodeEffects& effects);
+  struct Node {
+    NodeShare share;
+    int first_slot = 0;
+    bool is_present = true;
+    bool is_clear = true;  ///< of the generation before
+
+    int slots() const { return share.ranks + share.spares; }
+  };
+
+  std::vector<Remedy> remedies(const std::vector<Ending>& lost, Standing others) const;
+  bool mend(const std::vector<Ending>& lost, Standing others, std::chrono::nanoseconds now,
+            NodeEffects& effects);
+  void replace(const std::vector<Ending>& lost, const std::vector<Remedy>& remedies,
+               std::chrono::nanoseconds now, NodeEffects& effects);
+  int spare_for(int slot) const;
+  void begin_generation(std::chrono::nanoseconds now);
+  void form_again(std::chrono::nanoseconds now, NodeEffects& effects);
+  bool can_begin() const;
+  bool may_lack_nodes() const { return config_.fewest_nodes < static_cast<int>(nodes_.size()); }
+  void take_in(NodeEffects& effects);
+  int most_ranks() const;
   int world() const { return static_cast<int>(slots_.size()); }
   void settle(NodeEffects& effects);
   void admit(std::chrono::nanoseconds now, NodeEffects& effects);
   void start_spare(int slot, NodeEffects& effects);
-  bool is_last_cause() const;
   void end_when_all_have(NodeEffects& effects);
   void stop(int signal, NodeEffects& effects);
   void kill_all(NodeEffects& effects);
@@ -248,12 +294,15 @@ class NodeAgentMachine {
   bool is_dismissed_ = false;       ///< the spares were told to end
   std::optional<int> silent_rank_;  ///< we have killed it
   std::optional<std::chrono::nanoseconds> silent_since_;
+  std::optional<std::chrono::nanoseconds> parted_since_;  ///< all have lost each other
   int alive_ = 0;
   int asked_with_ = 0;   ///< the signal that began the stop
   int stop_signal_ = 0;  ///< the signal that ends the job
   bool start_failed_ = false;
-  std::vector<bool> ready_;       ///< by node
-  bool waits_for_nodes_ = false;  ///< and not for the end of a pause
+  std::vector<Node> nodes_;
+  std::set<int> newcomers_;  ///< nodes whose processes are to be started beside the others
+  std::optional<std::chrono::nanoseconds> standing_since_;  ///< some that could join
+  bool waits_for_nodes_ = false;                            ///< and not for the end of a pause
   std::chrono::nanoseconds launched_{};
   std::vector<Ending> endings_;
   bool is_rebuilding_ = false;

@@ -21,8 +21,6 @@ constexpr std::chrono::seconds kLookForStopped{5};
 NodeAgentShell::NodeAgentShell(const NodeAgentConfig& config, Clock& clock, Gang& gang)
     : machine_(config),
       look_interval_(config.in_place ? config.look_interval : std::chrono::nanoseconds(0)),
-      ranks_(config.ranks),
-      slots_(config.ranks + config.spares),
       clock_(clock),
       gang_(gang) {}
 
@@ -58,7 +56,7 @@ void NodeAgentShell::look_at_spares() {
   for (std::size_t i = 0; i < std::min(spares.size(), ready.size()); ++i) {
     if (ready[i]) slots.push_back(spares[i]);
   }
-  perform(machine_.stand_by(slots));
+  perform(machine_.stand_by(slots, clock_.now()));
 }
 
 void NodeAgentShell::signalled(int signal) {
@@ -83,26 +81,32 @@ void NodeAgentShell::perform(NodeEffects effects) {
 }
 
 void NodeAgentShell::on(const StartGang& effect) {
-  processes_.resize(static_cast<std::size_t>(slots_));
-  const Result<void> began = gang_.begin(effect.generation);
-  if (!began) return start_failed(0, ranks_, began.error());
-  for (int rank = 0; rank < ranks_; ++rank) {
-    if (const auto started = start_process({rank, rank}); !started)
-      return start_failed(rank, ranks_ - rank, started.error());
+  const auto& slots = effect.slots;
+  const Result<void> began = gang_.begin(effect);
+  if (!began) return not_started(slots, began.error());
+  for (std::size_t rank = 0; rank < slots.size(); ++rank) {
+    if (const auto started = start_process({slots[rank], static_cast<int>(rank)}); !started)
+      return not_started({slots.begin() + static_cast<std::ptrdiff_t>(rank), slots.end()}, started.error());
   }
 }
 
-void NodeAgentShell::on(const ReplaceRank& effect) {
-  const int rank = effect.ending.rank;
-  const auto replace = [&]() -> Result<void> {
-    TRY(gang_.replacing(effect));
-    if (effect.remedy != Remedy::start_again) return {};
-    return start_process({effect.slots[static_cast<std::size_t>(rank)], rank});
-  };
-  const auto replaced = replace();
-  if (replaced) return;
-  gang_.failed(rank, effect.ending.status);
-  start_failed(rank, 1, replaced.error());
+void NodeAgentShell::on(const ReplaceRanks& effect) {
+  for (const auto& loss : effect.losses) {
+    const int slot = loss.ending.slot;
+    const auto replace = [&]() -> Result<void> {
+      if (&loss == &effect.losses.front()) TRY(gang_.replacing(effect));
+      if (loss.remedy != Remedy::start_again) return {};
+      return start_process({slot, machine_.rank_of(slot)});
+    };
+    if (const auto replaced = replace(); !replaced) {
+      gang_.failed(loss.ending.rank, loss.ending.status);
+      return not_started({machine_.rank_of(slot) ? slot : effect.slots.front()}, replaced.error());
+    }
+  }
+}
+
+void NodeAgentShell::on(const FormAgain& effect) {
+  if (const auto told = gang_.forming_again(effect); !told) not_started({effect.slots.front()}, told.error());
 }
 
 void NodeAgentShell::on(const AskToWait& effect) {
@@ -110,7 +114,7 @@ void NodeAgentShell::on(const AskToWait& effect) {
 }
 
 void NodeAgentShell::on(const AdmitSpares& effect) {
-  if (const auto told = gang_.admitting(effect); !told) start_failed(0, 1, told.error());
+  if (const auto told = gang_.admitting(effect); !told) not_started({effect.slots.front()}, told.error());
 }
 
 void NodeAgentShell::on(const StartSpare& effect) {
@@ -126,6 +130,7 @@ void NodeAgentShell::on(const SpareLost& effect) {
 Result<void> NodeAgentShell::start_process(ProcessPlace place) {
   auto process =
       TRY(gang_.start(place, [this, slot = place.slot](ExitStatus status) { exited(slot, status); }));
+  processes_.resize(static_cast<std::size_t>(machine_.slot_count()));
   processes_[static_cast<std::size_t>(place.slot)] = std::move(process);
   return {};
 }
@@ -141,18 +146,32 @@ std::vector<int> NodeAgentShell::slots_of_others(int rank) const {
   return slots;
 }
 
-void NodeAgentShell::start_failed(int first, int count, const core::Error& error) {
-  gang_.not_started(first, error);
-  perform(machine_.start_failed(first, count));
+void NodeAgentShell::not_started(const std::vector<int>& slots, const core::Error& error) {
+  gang_.not_started(machine_.rank_of(slots.front()).value_or(0), error);
+  perform(machine_.start_failed(slots));
 }
 
-void NodeAgentShell::node_lost(int node, int first, int count) {
+void NodeAgentShell::start_failed(int slot, const core::Error& error) {
+  if (machine_.rank_of(slot)) return not_started({slot}, error);
+  perform(machine_.spare_exited(slot, {127, 0}, false));
+}
+
+void NodeAgentShell::node_lost(int node) {
   if (const auto step = gang_.committed_step()) machine_.committed(*step);
-  perform(machine_.node_lost(node, first, count, clock_.now()));
+  std::vector<int> others = machine_.slots();
+  std::erase_if(others, [&](int slot) { return machine_.node_of(slot) == node; });
+  const bool was_watching = machine_.state() == "watching";
+  NodeEffects effects = machine_.node_lost(node, clock_.now(), gang_.standing_of(others));
+  gang_.node_gone(node, was_watching && machine_.state() != "watching");
+  perform(std::move(effects));
 }
 
 void NodeAgentShell::node_ready(int node) {
   perform(machine_.node_ready(node, clock_.now()));
+}
+
+void NodeAgentShell::node_added(NodeShare share) {
+  perform(machine_.node_added(share, clock_.now()));
 }
 
 void NodeAgentShell::exited(int slot, ExitStatus status) {

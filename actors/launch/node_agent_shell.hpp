@@ -27,7 +27,7 @@ class Gang {
   virtual ~Gang() = default;
 
   /// Before the first process of a generation. On an Error none of them can be started.
-  virtual core::Result<void> begin(int generation) = 0;
+  virtual core::Result<void> begin(const StartGang& gang) = 0;
   /// Starts this process of the generation that began, with a rank unless it is a spare. Calls `exited` from
   /// the event loop, once, when it has ended and all that it wrote has been read; not after the Process is
   /// destroyed.
@@ -68,10 +68,21 @@ class Gang {
     return {};
   }
   virtual void lost_spare(const SpareLost& lost) { static_cast<void>(lost); }
-  /// Before the rank is started again, while the others stay: reports its end, and tells the others.
-  virtual core::Result<void> replacing(const ReplaceRank& replaced) {
+  /// Before a rank is started again, while the others stay: reports its end, and tells the others.
+  virtual core::Result<void> replacing(const ReplaceRanks& replaced) {
     static_cast<void>(replaced);
     return {};
+  }
+  /// Tells all of the next generation.
+  virtual core::Result<void> forming_again(const FormAgain& again) {
+    static_cast<void>(again);
+    return {};
+  }
+
+  /// The node was lost, and the ranks of others are asked to end, if they are, after this.
+  virtual void node_gone(int node, bool ends_others) {
+    static_cast<void>(node);
+    static_cast<void>(ends_others);
   }
 
   /// The job is stopped while its ranks form an epoch. Those that stayed could not leave at the end of a
@@ -107,18 +118,20 @@ class NodeAgentShell {
   void start();
   /// A signal to the launcher.
   void signalled(int signal);
-  /// What other nodes say: these ranks, `count` from `first` on, have no process, because `first` could not
-  /// be started; the node with these ranks is lost; it can start ranks.
-  void start_failed(int first, int count, const core::Error& error);
-  void node_lost(int node, int first, int count);
+  /// What other nodes say: the process in this slot could not be started; the node is lost; it can start
+  /// ranks; it is one more.
+  void start_failed(int slot, const core::Error& error);
+  void node_lost(int node);
   void node_ready(int node);
+  void node_added(NodeShare share);
 
   const NodeAgentMachine& machine() const { return machine_; }
 
  private:
   void perform(NodeEffects effects);
   void on(const StartGang& effect);
-  void on(const ReplaceRank& effect);
+  void on(const ReplaceRanks& effect);
+  void on(const FormAgain& effect);
   void on(const AskToWait& effect);
   void on(const AdmitSpares& effect);
   void on(const StartSpare& effect);
@@ -131,6 +144,7 @@ class NodeAgentShell {
   core::Result<void> start_process(ProcessPlace place);
   void exited(int slot, ExitStatus status);
   void rank_exited(int rank, ExitStatus status);
+  void not_started(const std::vector<int>& slots, const core::Error& error);
   std::vector<int> slots_of_others(int rank) const;
   /// Null if it has none.
   Process* process_of(int rank) const;
@@ -142,8 +156,6 @@ class NodeAgentShell {
 
   NodeAgentMachine machine_;
   std::chrono::nanoseconds look_interval_;  ///< 0: never
-  int ranks_;
-  int slots_;  ///< ranks and spares
   Clock& clock_;
   Gang& gang_;
   std::vector<std::unique_ptr<Process>> processes_;  ///< by slot; null for one that was not started

@@ -13,54 +13,110 @@ std::optional<int> NodeAgentMachine::rank_of(int slot) const {
   return std::nullopt;
 }
 
-/// The others may still form the generation that another loss has begun: they leave it for the next.
-std::optional<Remedy> NodeAgentMachine::remedy(Standing others) const {
-  const bool is_possible = config_.in_place && config_.nodes == 1 && alive_ == world() - 1 &&
-                           is_last_cause() && others.all_stay && stop_signal_ == 0 &&
+/// One for each of those that were lost; none where they cannot be mended. The others may still form the
+/// generation that another loss has begun: they leave it for the next.
+std::vector<Remedy> NodeAgentMachine::remedies(const std::vector<Ending>& lost, Standing others) const {
+  const auto has_own_reason = [](const Ending& ending) {
+    const ExitStatus status = ending.status;
+    return ending.kind == Ending::Kind::lost || (!status.success() && status.code != kExitFenced);
+  };
+  const auto count = static_cast<int>(lost.size());
+  const bool is_possible = config_.in_place && alive_ == world() - count && others.all_stay &&
+                           std::ranges::all_of(lost, has_own_reason) && stop_signal_ == 0 &&
                            !code_that_forbids_restart();
-  if (!is_possible) return std::nullopt;
-  if (!spares_.empty()) return Remedy::spare;
-  // What comes to be started later joins them.
-  if (config_.fewest_ranks > 0 && world() > config_.fewest_ranks) return Remedy::fewer_ranks;
-  if (restarts_ < config_.max_restarts && world() > 1) return Remedy::start_again;
-  return std::nullopt;
+  if (!is_possible) return {};
+  std::vector<Remedy> found;
+  auto spares = spares_.size();
+  int ranks = world();
+  int restarts = restarts_;
+  for (const Ending& each : lost) {
+    if (spares > 0) {
+      --spares;
+      found.push_back(Remedy::spare);
+    } else if (config_.fewest_ranks > 0 && ranks > config_.fewest_ranks) {
+      // What comes to be started later joins them.
+      --ranks;
+      found.push_back(Remedy::fewer_ranks);
+    } else if (each.kind != Ending::Kind::lost && restarts < config_.max_restarts && world() > 1) {
+      ++restarts;
+      found.push_back(Remedy::start_again);
+    } else {
+      return {};
+    }
+  }
+  return found;
 }
 
-/// Whether the rank that ended last did so for a reason of its own.
-bool NodeAgentMachine::is_last_cause() const {
-  const ExitStatus status = endings_.back().status;
-  return !status.success() && status.code != kExitFenced;
+/// Whether what was lost is mended while the others stay; or was so often that all are stopped.
+bool NodeAgentMachine::mend(const std::vector<Ending>& lost, Standing others, std::chrono::nanoseconds now,
+                            NodeEffects& effects) {
+  const auto how = remedies(lost, others);
+  if (how.empty()) return false;
+  replace(lost, how, now, effects);
+  return true;
 }
 
-void NodeAgentMachine::replace(Remedy remedy, std::chrono::nanoseconds now, NodeEffects& effects) {
+/// One on the same node, if there is one.
+int NodeAgentMachine::spare_for(int slot) const {
+  const auto near = std::ranges::find(spares_, node_of(slot), [this](int spare) { return node_of(spare); });
+  return near == spares_.end() ? *spares_.begin() : *near;
+}
+
+void NodeAgentMachine::replace(const std::vector<Ending>& lost, const std::vector<Remedy>& remedies,
+                               std::chrono::nanoseconds now, NodeEffects& effects) {
   if (!is_counted_) count_failure();
   is_counted_ = true;
   if (makes_no_progress() || quick_failures_ > 1) return stop(SIGTERM, effects);
-  const int rank = endings_.back().rank;
-  const auto place = static_cast<std::size_t>(rank);
-  if (remedy == Remedy::start_again) {
-    ++restarts_;
-    is_paid_ = true;
-  } else {
-    free_slots_.insert(slots_[place]);
+  ReplaceRanks replaced;
+  for (std::size_t i = 0; i < lost.size(); ++i) {
+    replaced.losses.push_back({lost[i], remedies[i]});
+    if (remedies[i] != Remedy::spare) continue;
+    const int spare = spare_for(lost[i].slot);
+    spares_.erase(spare);
+    slots_[static_cast<std::size_t>(lost[i].rank)] = spare;
   }
-  if (remedy == Remedy::spare) {
-    slots_[place] = *spares_.begin();
-    spares_.erase(spares_.begin());
+  // Ranks move down, so the last comes first.
+  for (std::size_t i = lost.size(); i-- > 0;) {
+    const auto place = static_cast<std::size_t>(lost[i].rank);
+    if (remedies[i] == Remedy::start_again) {
+      ++restarts_;
+      is_paid_ = true;
+    } else if (nodes_[static_cast<std::size_t>(node_of(lost[i].slot))].is_present) {
+      free_slots_.insert(lost[i].slot);
+    }
+    if (remedies[i] == Remedy::fewer_ranks) {
+      slots_.erase(slots_.begin() + lost[i].rank);
+      running_.erase(running_.begin() + lost[i].rank);
+    } else {
+      running_[place] = true;
+      ++alive_;
+    }
   }
-  if (remedy == Remedy::fewer_ranks) {
-    slots_.erase(slots_.begin() + rank);
-    running_.erase(running_.begin() + rank);
-  } else {
-    running_[place] = true;
-    ++alive_;
-  }
+  begin_generation(now);
+  replaced.generation = generation_;
+  replaced.slots = slots_;
+  effects.push_back(std::move(replaced));
+}
+
+/// Which those that run go on in.
+void NodeAgentMachine::begin_generation(std::chrono::nanoseconds now) {
   ++generation_;
   is_rebuilding_ = true;
   has_asked_ = false;
   silent_rank_.reset();
+  silent_since_.reset();
+  parted_since_.reset();
+  standing_since_.reset();
   launched_ = now;
-  effects.push_back(ReplaceRank{endings_.back(), generation_, slots_, remedy});
+}
+
+/// The network between them was cut for a while, or they gave each other up.
+void NodeAgentMachine::form_again(std::chrono::nanoseconds now, NodeEffects& effects) {
+  if (!is_counted_) count_failure();
+  is_counted_ = true;
+  if (makes_no_progress() || quick_failures_ > 1) return stop(SIGTERM, effects);
+  begin_generation(now);
+  effects.push_back(FormAgain{generation_, slots_});
 }
 
 NodeEffects NodeAgentMachine::waited_for(const std::vector<bool>& waiting, std::chrono::nanoseconds now) {
@@ -70,14 +126,19 @@ NodeEffects NodeAgentMachine::waited_for(const std::vector<bool>& waiting, std::
     const auto place = static_cast<std::size_t>(rank);
     if (place >= waiting.size() || !waiting[place]) others.push_back(rank);
   }
-  const bool is_lost = state_ == State::watching && alive_ == world() && others.size() == 1 && world() > 1;
+  const bool are_alive = state_ == State::watching && alive_ == world() && world() > 1;
+  const bool have_parted = are_alive && config_.in_place && others.empty() && !has_asked_;
+  const bool is_lost = are_alive && others.size() == 1;
+  if (!is_lost) silent_since_.reset();
+  if (!have_parted) parted_since_.reset();
   if (has_asked_ && state_ == State::watching && alive_ == world() && others.empty()) {
     admit(now, effects);
-  } else if (!is_lost) {
-    silent_since_.reset();
-  } else if (!silent_since_) {
+  } else if (have_parted) {
+    parted_since_ = parted_since_.value_or(now);
+    if (now - *parted_since_ >= config_.cause_window) form_again(now, effects);
+  } else if (is_lost && !silent_since_) {
     silent_since_ = now;
-  } else if (!silent_rank_ &&
+  } else if (is_lost && !silent_rank_ &&
              now - *silent_since_ >= (has_asked_ ? config_.wait_window : config_.cause_window)) {
     silent_rank_ = others.front();
     effects.push_back(
@@ -86,10 +147,13 @@ NodeEffects NodeAgentMachine::waited_for(const std::vector<bool>& waiting, std::
   return effects;
 }
 
-NodeEffects NodeAgentMachine::stand_by(const std::vector<int>& slots) {
+NodeEffects NodeAgentMachine::stand_by(const std::vector<int>& slots, std::chrono::nanoseconds now) {
   NodeEffects effects;
   const bool is_calm = state_ == State::watching && alive_ == world() && !is_rebuilding_ && !has_asked_;
-  if (!is_calm || slots.empty() || world() == config_.ranks) return effects;
+  if (!is_calm || slots.empty() || world() == most_ranks()) return effects;
+  if (!standing_since_) standing_since_ = now;
+  const auto wanted = std::min(spares_.size(), static_cast<std::size_t>(most_ranks() - world()));
+  if (slots.size() < wanted && now - *standing_since_ < config_.spare_window) return effects;
   has_asked_ = true;
   effects.push_back(AskToWait{generation_});
   return effects;
@@ -97,17 +161,13 @@ NodeEffects NodeAgentMachine::stand_by(const std::vector<int>& slots) {
 
 /// The spares may be gone again; then the same ranks go on.
 void NodeAgentMachine::admit(std::chrono::nanoseconds now, NodeEffects& effects) {
-  while (world() < config_.ranks && !spares_.empty()) {
+  while (world() < most_ranks() && !spares_.empty()) {
     slots_.push_back(*spares_.begin());
     spares_.erase(spares_.begin());
     running_.push_back(true);
     ++alive_;
   }
-  ++generation_;
-  is_rebuilding_ = true;
-  has_asked_ = false;
-  silent_since_.reset();
-  launched_ = now;
+  begin_generation(now);
   effects.push_back(AdmitSpares{generation_, slots_});
 }
 
@@ -138,6 +198,7 @@ void NodeAgentMachine::settle(NodeEffects& effects) {
     ++restarts_;
     start_spare(*free_slots_.begin(), effects);
   }
+  take_in(effects);
 }
 
 void NodeAgentMachine::start_spare(int slot, NodeEffects& effects) {

@@ -234,8 +234,7 @@ void ProcessRank::spawn(messages::Address address, std::unique_ptr<Machine> mach
 }
 
 core::Result<void> ProcessRank::start() {
-  if (state_->files && state_->has_come_over)
-    state_->forming.emplace(*state_->files, epoch(), [this] { leave_forming(); });
+  if (state_->files && state_->has_come_over) watch_forming();
   if (state_->network) TRY(state_->network->start());
   state_->stage->start();
   return {};
@@ -288,6 +287,7 @@ void ProcessRank::blame(const messages::Address& role, std::string what) {
 void ProcessRank::close() {
   state_->is_used = true;
   state_->forming.reset();
+  state_->staying.reset();
   std::unique_ptr<CafStage> stage;
   {
     std::lock_guard lock(state_->stage_mutex);

@@ -65,7 +65,8 @@ class ProcessRank final : public RankWorld {
   void open_io();
   core::Result<void> open_local_storage();
   void declare(Membership::State state);
-  void leave_forming();
+  void watch_forming();
+  void leave_epoch(const std::string& why);
   void hear_own(const messages::Envelope& envelope);
   gpu::DeviceFailed on_device_failure();
   core::Result<std::string> gloo_host() const;

@@ -19,12 +19,26 @@ void ProcessRank::hear_own(const messages::Envelope& envelope) {
   state_->is_member = true;
   if (state_->forming) state_->forming->stop();
   declare(Membership::State::training);
+  // Where the launcher has lost a node, or its link to it, the ranks there may still answer.
+  if (!state_->files || state_->is_one_host()) return;
+  constexpr std::chrono::milliseconds kBetweenLooks{200};
+  const auto is_over = [files = *state_->files, of = epoch()] { return files.has_epoch_after(of); };
+  state_->staying.emplace(is_over, kBetweenLooks, [this] {
+    leave_epoch(fmt::format("the launcher has ended epoch {}: it has lost a node", epoch().value));
+  });
 }
 
-/// The launcher has gone on to another epoch than the one which this rank is forming.
-void ProcessRank::leave_forming() {
-  const core::Error over{core::Errc::peer_lost,
-                         fmt::format("epoch {} ended before it was formed", epoch().value)};
+void ProcessRank::watch_forming() {
+  constexpr std::chrono::milliseconds kBetweenLooks{2};
+  const auto is_over = [files = *state_->files, of = epoch()] { return files.is_over(of); };
+  state_->forming.emplace(is_over, kBetweenLooks, [this] {
+    leave_epoch(fmt::format("epoch {} ended before it was formed", epoch().value));
+  });
+}
+
+/// The launcher has gone on to another epoch.
+void ProcessRank::leave_epoch(const std::string& why) {
+  const core::Error over{core::Errc::peer_lost, why};
   if (state_->network) state_->network->give_up(over);
   // As if rank 0 were lost, which alone tells the others that a rank is.
   const messages::Address self{rank(), Role::rank_supervisor, 0};
@@ -43,6 +57,8 @@ bool ProcessRank::has_others_standing_by() {
 
 core::Result<void> ProcessRank::form_anew(const core::Error& why) {
   constexpr std::chrono::seconds kPatience{2};
+  // A launcher that closes no connection is lost to the others only after a while.
+  constexpr std::chrono::seconds kPatienceOverNodes{20};
   constexpr std::chrono::seconds kPatienceWhereAsked{30};
   if (state_->stage) {
     return core::fail(core::Errc::invalid_argument,
@@ -59,7 +75,8 @@ core::Result<void> ProcessRank::form_anew(const core::Error& why) {
     if (!state_->files || (!state_->is_member && !state_->has_come_over)) return tl::unexpected(why);
     if (state_->is_member) declare(Membership::State::waiting);
     const bool is_asked = state_->files->is_asked_to_wait(epoch());
-    const auto told = state_->files->await_epoch_after(epoch(), is_asked ? kPatienceWhereAsked : kPatience);
+    const auto patience = state_->is_one_host() ? kPatience : kPatienceOverNodes;
+    const auto told = state_->files->await_epoch_after(epoch(), is_asked ? kPatienceWhereAsked : patience);
     if (!told || !state_->files->rank_in(*told)) return tl::unexpected(why);
     place_in(*state_->files, *told, next);
   }

@@ -51,6 +51,7 @@ struct ProcessRank::State {
   std::atomic<bool> is_member{false};           ///< a step was begun in this epoch
   bool has_come_over = false;                   ///< from another epoch, or from having no rank
   std::optional<EpochWatch> forming;            ///< of the epoch that this rank has come over to
+  std::optional<EpochWatch> staying;            ///< of the epoch in which it takes steps, over several nodes
   std::unique_ptr<MeetingPoint> meeting_point;  ///< if torchrun's agent has the port
   std::unique_ptr<TcpNetwork> network;          ///< null in a world of one; set before there are actors
   std::unique_ptr<SignalWatcher> watcher;

@@ -56,7 +56,7 @@ struct ProcessWorldOptions {
   /// asks for it; by default lines with time, level and place go to standard error (docs/logging.md).
   std::function<void(std::string_view sentence)> log;
   /// This process stays when another rank is lost, and the trainer then calls ProcessWorld::form_anew():
-  /// under `troupe launch` on one node, on the host device. Elsewhere the launcher starts all processes anew.
+  /// under `troupe launch`, on the host device. Elsewhere the launcher starts all processes anew.
   bool stays = false;
   /// Says which place this process has in the epoch after this one, and waits until it is known; by default
   /// `troupe launch` is asked. An Error if there is none.

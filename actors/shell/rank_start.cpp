@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -31,12 +32,18 @@ core::Result<JobEnvironment> stand_by(const EpochFiles& files) {
 void place_in(const EpochFiles& files, const NextEpoch& next, JobEnvironment& environment) {
   const auto rank = files.rank_in(next);
   CHECK(rank.has_value(), "a process has a place in an epoch that names its slot");
+  const auto& seats = next.seats;
+  const auto own = seats.begin() + rank->value;
   environment.epoch = next.epoch;
+  environment.control_host = next.control_host;
   environment.control_port = next.control_port;
   environment.rank = *rank;
-  environment.world = {static_cast<std::int32_t>(next.slots.size())};
-  environment.local_rank = rank->value;
-  environment.local_world = environment.world.value;
+  environment.world = {static_cast<std::int32_t>(seats.size())};
+  const auto of_own_node = [&](auto end) {
+    return std::ranges::count(seats.begin(), end, own->node, &Seat::node);
+  };
+  environment.local_rank = static_cast<int>(of_own_node(own));
+  environment.local_world = static_cast<int>(of_own_node(seats.end()));
 }
 
 core::Result<JobToken> token_of(const JobEnvironment& environment, const EngineFacts& facts) {

@@ -15,7 +15,7 @@ namespace troupe::actors {
 /// Waits, for as long as it takes, until the launcher gives this process, a spare, a rank.
 core::Result<JobEnvironment> stand_by(const EpochFiles& files);
 
-/// Changes the environment to this process's place in the epoch, which has one for it; on one host.
+/// Changes the environment to this process's place in the epoch, which has one for it.
 void place_in(const EpochFiles& files, const NextEpoch& next, JobEnvironment& environment);
 
 /// By what the ranks of the job know each other.

@@ -1,10 +1,12 @@
 #include "actors/world/epochs.hpp"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <fstream>
 #include <limits>
+#include <mutex>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -58,21 +60,26 @@ core::Result<int> parse_slot(std::string_view text) {
 }  // namespace
 
 Result<void> announce_epoch(const fs::path& file, const NextEpoch& next) {
+  std::string seats;
+  for (const Seat& seat : next.seats) seats += fmt::format(" {} {}", seat.slot, seat.node);
   return replace(file,
-                 fmt::format("{} {} {}\n", next.epoch.value, next.control_port, fmt::join(next.slots, " ")));
+                 fmt::format("{} {} {}{}\n", next.epoch.value, next.control_port, next.control_host, seats));
 }
 
 std::optional<NextEpoch> announced(const fs::path& file) {
   std::ifstream text(file);
   const auto numbers = read_numbers(text, 65535);
   if (!numbers || numbers->second == 0) return std::nullopt;
-  NextEpoch next{core::Epoch{numbers->first}, static_cast<std::uint16_t>(numbers->second), {}};
-  for (std::string word; text >> word;) {
-    const auto slot = parse_slot(word);
-    if (!slot) return std::nullopt;
-    next.slots.push_back(*slot);
+  NextEpoch next{core::Epoch{numbers->first}, {}, static_cast<std::uint16_t>(numbers->second), {}};
+  text >> next.control_host;
+  for (std::string first, second; text >> first;) {
+    text >> second;
+    const auto slot = parse_slot(first);
+    const auto node = parse_slot(text ? second : "");
+    if (!slot || !node) return std::nullopt;
+    next.seats.push_back({*slot, *node});
   }
-  if (next.slots.empty()) return std::nullopt;
+  if (next.seats.empty()) return std::nullopt;
   return next;
 }
 
@@ -143,15 +150,19 @@ Result<NextEpoch> EpochFiles::await_rank_after(core::Epoch over) const {
   }
 }
 
-bool EpochFiles::is_over(core::Epoch over) const {
+bool EpochFiles::has_epoch_after(core::Epoch over) const {
   const auto next = announced(epoch_);
-  return (next && next->epoch > over) || job_ends();
+  return next && next->epoch > over;
+}
+
+bool EpochFiles::is_over(core::Epoch over) const {
+  return has_epoch_after(over) || job_ends();
 }
 
 std::optional<core::Rank> EpochFiles::rank_in(const NextEpoch& next) const {
-  const auto found = std::find(next.slots.begin(), next.slots.end(), slot_);
-  if (found == next.slots.end()) return std::nullopt;
-  return core::Rank{static_cast<std::int32_t>(found - next.slots.begin())};
+  const auto found = std::ranges::find(next.seats, slot_, &Seat::slot);
+  if (found == next.seats.end()) return std::nullopt;
+  return core::Rank{static_cast<std::int32_t>(found - next.seats.begin())};
 }
 
 bool EpochFiles::job_ends() const {
@@ -159,13 +170,18 @@ bool EpochFiles::job_ends() const {
   return !failure_.empty() && fs::exists(failure_, ignored);
 }
 
-EpochWatch::EpochWatch(EpochFiles files, core::Epoch epoch, std::function<void()> over)
-    : thread_([files = std::move(files), epoch, over = std::move(over)](const std::stop_token& stop) {
-        while (!files.is_over(epoch)) {
-          std::this_thread::sleep_for(2 * kBetweenLooks);
-          if (stop.stop_requested()) return;
-        }
-        over();
-      }) {}
+EpochWatch::EpochWatch(std::function<bool()> is_over, std::chrono::nanoseconds between_looks,
+                       std::function<void()> over)
+    : thread_(
+          [is_over = std::move(is_over), between_looks, over = std::move(over)](const std::stop_token& stop) {
+            std::mutex mutex;
+            std::condition_variable_any stopped;
+            while (!is_over()) {
+              std::unique_lock lock(mutex);
+              stopped.wait_for(lock, stop, between_looks, [] { return false; });
+              if (stop.stop_requested()) return;
+            }
+            over();
+          }) {}
 
 }  // namespace troupe::actors

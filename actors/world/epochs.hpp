@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -17,12 +18,21 @@ namespace troupe::actors {
 // What a launcher and the processes that it keeps over a failure tell each other, on one host: each file has
 // one writer, and is replaced as a whole.
 
-/// From the launcher to all: the epoch that is to be formed, the port where its rank 0 listens, and whose
-/// ranks the processes are. A process is known by its slot, which it keeps.
+/// The process that has a rank: a process is known by its slot, which it keeps, and is on this node.
+struct Seat {
+  int slot = 0;
+  int node = 0;
+
+  friend bool operator==(const Seat&, const Seat&) = default;
+};
+
+/// From the launcher to all: the epoch that is to be formed, where its rank 0 listens, and whose ranks the
+/// processes are.
 struct NextEpoch {
   core::Epoch epoch{};
+  std::string control_host;  ///< without brackets
   std::uint16_t control_port = 0;
-  std::vector<int> slots;  ///< by rank
+  std::vector<Seat> seats;  ///< by rank
 
   friend bool operator==(const NextEpoch&, const NextEpoch&) = default;
 };
@@ -68,6 +78,8 @@ class EpochFiles {
   core::Result<NextEpoch> await_rank_after(core::Epoch over) const;
   /// Whether there is an epoch after `over`, or the launcher ends all processes.
   bool is_over(core::Epoch over) const;
+  /// The same, of the first of both.
+  bool has_epoch_after(core::Epoch over) const;
   /// Whether the ranks of this epoch were asked to wait for another.
   bool is_asked_to_wait(core::Epoch epoch) const;
   /// The rank of this process in the epoch; empty if it has none.
@@ -82,12 +94,14 @@ class EpochFiles {
   std::filesystem::path failure_;
 };
 
-/// Looks, in a thread of its own, whether an epoch that is being formed is over. Ranks that form one may wait
-/// for each other in ways that the loss of a peer does not end.
+/// Looks, in a thread of its own, whether an epoch is over. Ranks that form one may wait for each other in
+/// ways that the loss of a peer does not end, and a node that the launcher has lost may still be there for
+/// its peers.
 class EpochWatch {
  public:
-  /// Calls `over`, once, when there is an epoch after this one, or the launcher ends all processes.
-  EpochWatch(EpochFiles files, core::Epoch epoch, std::function<void()> over);
+  /// Looks as often as that, and calls `over`, once, when it is.
+  EpochWatch(std::function<bool()> is_over, std::chrono::nanoseconds between_looks,
+             std::function<void()> over);
 
   /// Nobody needs to know any more. From any thread; `over` may still be running.
   void stop() { thread_.request_stop(); }

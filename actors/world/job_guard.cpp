@@ -76,7 +76,7 @@ std::vector<pid_t> marked(std::string_view assignment) {
   while (::read(3, &byte, 1) < 0 && errno == EINTR) {
   }
   kill_processes_marked(leftovers.mark);
-  remove_job_segments(leftovers.job);
+  remove_job_segments(leftovers.job, leftovers.mark);
   std::error_code ignored;
   if (!leftovers.directory.empty()) fs::remove_all(leftovers.directory, ignored);
   if (!leftovers.file.empty()) fs::remove(leftovers.file, ignored);
@@ -112,12 +112,19 @@ int kill_until_none_is_found(const std::function<std::vector<pid_t>()>& find,
   return static_cast<int>(killed.size());
 }
 
-int remove_job_segments(const std::string& job) {
-  const std::string prefix = "troupe-" + job + "-";
+int remove_job_segments(const std::string& job, const std::string& mark) {
+  std::vector<std::string> prefixes{"troupe-" + mark.substr(mark.find('=') + 1) + "-"};
+  // Those that hang in the kernel with the own mark do not count.
+  auto others = marked("TROUPE_JOB_ID=" + job);
+  const auto own = others.empty() ? others : marked(mark);
+  std::erase_if(others, [&](pid_t pid) { return std::ranges::count(own, pid) > 0; });
+  if (others.empty()) prefixes.push_back("troupe-" + job + "-");
   int removed = 0;
   std::error_code error;
   for (fs::directory_iterator entry("/dev/shm", error), end; !error && entry != end; entry.increment(error)) {
-    if (!entry->path().filename().string().starts_with(prefix)) continue;
+    const auto name = entry->path().filename().string();
+    if (std::ranges::none_of(prefixes, [&](const auto& prefix) { return name.starts_with(prefix); }))
+      continue;
     if (::unlink(entry->path().c_str()) == 0) ++removed;
   }
   return removed;

@@ -22,8 +22,10 @@ int kill_processes_marked(const std::string& assignment);
 int kill_until_none_is_found(const std::function<std::vector<pid_t>()>& find,
                              const std::function<bool(pid_t)>& kill, std::chrono::nanoseconds patience);
 
-/// Removes the job's segments, /dev/shm/troupe-<job>-*. Returns how many there were.
-int remove_job_segments(const std::string& job);
+/// Removes what is in /dev/shm of the launcher with this mark ("NAME=value"), troupe-<value>-*, and the job's
+/// segments, troupe-<job>-*, unless another launcher on this host has processes of the job. Returns how many
+/// there were.
+int remove_job_segments(const std::string& job, const std::string& mark);
 
 /// What must be gone when a job has ended, even if its launcher was killed.
 struct JobLeftovers {

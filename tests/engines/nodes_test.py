@@ -133,14 +133,23 @@ class Faults(Engine):
     def test_faults_at_random_moments_change_no_bit(self):
         self.train("undisturbed")
         self.assertEqual(self.finish_both(), {"n1": 0, "n2": 0}, self.output("n1"))
-        for number, fault in enumerate((self.kill_rank, self.kill_launcher, self.cut_link) * self.rounds):
+        elastic = ["--nnodes", "1:2"]
+        faults = ((self.kill_rank, ["--max-restarts", "1"], "is started again, the others stay: restart 1 of 1"),
+                  (self.kill_rank, ["--spares", "1"], "now, the others stay"),
+                  (self.kill_launcher, ["--max-restarts", "3"], "restart 1 of 3"),
+                  (self.kill_launcher, elastic, "the job goes on with 2 ranks"),
+                  (self.cut_link, ["--max-restarts", "3"], "restart 1 of 3"),
+                  (self.cut_link, elastic, "the job goes on with 2 ranks"))
+        for number, (fault, flags, sentence) in enumerate(faults * self.rounds):
             name = f"run{number}"
-            with self.subTest(fault=fault.__name__, seed=self.seed):
-                self.train(name, "--max-restarts", "3")
+            with self.subTest(fault=fault.__name__, flags=flags, seed=self.seed, number=number):
+                self.train(name, *flags, *(["--rdzv-conf", "join_timeout=60,last_call_timeout=20"]))
                 self.at_a_random_moment(name)
-                fault(name)
+                stayed = fault(name)
                 self.assertEqual(self.finish_both(), {"n1": 0, "n2": 0}, self.output("n1") + self.output("n2"))
-                self.assertIn("restart 1 of 3", self.output("n1"))
+                self.assertIn(sentence, self.output("n1"))
+                if stayed and "restart 1 of 3" not in sentence:
+                    self.assertNotIn("stopping the others", self.output("n1"))
                 self.assertEqual(self.model(name), self.model("undisturbed"))
 
     def end_by(self, end, within):

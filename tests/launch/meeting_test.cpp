@@ -126,12 +126,13 @@ Hello hello_of(const std::string& host, int node, int ranks) {
   hello.host = host;
   hello.node = node;
   hello.ranks = ranks;
+  hello.fewest_ranks = 1;
   hello.settings = {{"--nnodes", "3"}, {"--rdzv-id", "run"}};
   return hello;
 }
 
 TEST(NodeTable, GivesNodesWithoutANumberTheFreeOnesInTheOrderInWhichTheyCame) {
-  NodeTable table(3, hello_of("a", 0, 2), "10.0.0.1");
+  NodeTable table(3, 3, hello_of("a", 0, 2), "10.0.0.1");
   ASSERT_TRUE(table.add(hello_of("b", -1, 3), "10.0.0.2"));
   ASSERT_TRUE(table.add(hello_of("c", 1, 1), "10.0.0.3"));
   ASSERT_TRUE(table.is_complete());
@@ -139,16 +140,31 @@ TEST(NodeTable, GivesNodesWithoutANumberTheFreeOnesInTheOrderInWhichTheyCame) {
   table.assign();
 
   EXPECT_EQ(table.members()[1].hello.host, "c");
-  EXPECT_EQ(table.members()[1].first_rank, 2);
+  EXPECT_EQ(table.members()[1].first_slot, 2);
   EXPECT_EQ(table.members()[2].hello.host, "b");
-  EXPECT_EQ(table.members()[2].first_rank, 3);
+  EXPECT_EQ(table.members()[2].first_slot, 3);
   EXPECT_EQ(table.world(), 6);
-  const int nodes[] = {0, 0, 1, 2, 2, 2};
-  for (int rank = 0; rank < 6; ++rank) EXPECT_EQ(table.node_of_rank(rank), nodes[rank]) << rank;
+}
+
+TEST(NodeTable, IsEnoughWithTheFewestAndTakesOthersInLater) {
+  auto first = hello_of("a", 0, 2);
+  first.spares = 1;
+  NodeTable table(3, 1, first, "10.0.0.1");
+  EXPECT_TRUE(table.is_enough());
+  EXPECT_EQ(table.waiting(), "waiting for up to 2 more of 3 nodes; here is a (node 0)");
+  table.assign();
+
+  ASSERT_TRUE(table.add(hello_of("c", 2, 2), "10.0.0.3"));
+  table.assign();
+
+  EXPECT_EQ(table.members()[1].node, 1) << "in the order in which they come";
+  EXPECT_EQ(table.members()[1].first_slot, 3);
+  EXPECT_EQ(table.fewest_ranks(), 1);
+  EXPECT_FALSE(table.is_complete());
 }
 
 TEST(NodeTable, NamesWhoHasANodeRankAlready) {
-  NodeTable table(3, hello_of("a", 0, 2), "10.0.0.1");
+  NodeTable table(3, 3, hello_of("a", 0, 2), "10.0.0.1");
   ASSERT_TRUE(table.add(hello_of("b", 1, 2), "10.0.0.2"));
 
   for (const int node : {0, 1}) {
@@ -160,7 +176,7 @@ TEST(NodeTable, NamesWhoHasANodeRankAlready) {
 }
 
 TEST(NodeTable, TakesNobodyBeyondItsNumber) {
-  NodeTable table(2, hello_of("a", 0, 2), "10.0.0.1");
+  NodeTable table(2, 2, hello_of("a", 0, 2), "10.0.0.1");
   ASSERT_TRUE(table.add(hello_of("b", -1, 2), "10.0.0.2"));
 
   const auto third = table.add(hello_of("c", -1, 2), "10.0.0.3");

@@ -1,5 +1,6 @@
 #include "tests/processes/gpt_job.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -11,6 +12,7 @@
 
 #include "apps/report/run_record.hpp"
 #include "core/random.hpp"
+#include "tests/support/unused_port.hpp"
 
 namespace troupe::tests {
 
@@ -29,10 +31,43 @@ std::string write_sample_text(const ScratchFolder& folder) {
   return path;
 }
 
-std::vector<std::string> gpt_command(const GptJob& job, const std::string& text, const std::string& output) {
-  std::vector<std::string> command = {TROUPE_BINARY, "launch", "--standalone", "--nproc-per-node",
-                                      std::to_string(job.ranks)};
+namespace {
+
+std::vector<std::string> launcher_words(const GptJob& job) {
+  std::vector<std::string> command = {TROUPE_BINARY, "launch", "--nproc-per-node",
+                                      std::to_string(job.ranks / job.nodes)};
+  if (job.nodes == 1) command.emplace_back("--standalone");
   command.insert(command.end(), job.launch_options.begin(), job.launch_options.end());
+  return command;
+}
+
+/// Each node's command in a shell of its own.
+std::vector<std::string> on_nodes(const GptJob& job, const std::vector<std::string>& command) {
+  const auto after = [&](const std::string& flag, const std::string& otherwise) {
+    const auto found = std::ranges::find(command, flag);
+    return found == command.end() ? otherwise : *std::next(found);
+  };
+  std::vector<std::string> whole{"--rdzv-endpoint", "127.0.0.1:" + std::to_string(unused_port())};
+  if (std::ranges::count(command, "--nnodes") == 0)
+    whole.insert(whole.end(), {"--nnodes", std::to_string(job.nodes)});
+  whole.insert(whole.end(), command.begin() + 2, command.end());
+  std::string words;
+  for (const std::string& word : whole) words += " '" + word + "'";
+  const auto id = after("--rdzv-id", "none");
+  const auto launcher = [&](int node) {
+    return fmt::format("NODE={}.{} {} launch --node-rank {} {}", id, node, command[0], node, words);
+  };
+  std::string script;
+  for (int node = 1; node < job.nodes; ++node)
+    script += fmt::format("(until {}; do [ $? = 137 ] || exit; done) &\n", launcher(node));
+  script += fmt::format("{}; code=$?; wait; exit $code\n", launcher(0));
+  return {"/bin/sh", "-c", script};
+}
+
+}  // namespace
+
+std::vector<std::string> gpt_command(const GptJob& job, const std::string& text, const std::string& output) {
+  auto command = launcher_words(job);
   command.insert(command.end(), {"--", GPT_BINARY, "--text", text, "--output", output});
   const auto& options = job.trainer_options;
   if (std::find(options.begin(), options.end(), "--model") == options.end())
@@ -41,7 +76,7 @@ std::vector<std::string> gpt_command(const GptJob& job, const std::string& text,
   command.insert(command.end(), {"--steps", std::to_string(job.steps), "--evaluate-every", "0"});
   command.insert(command.end(), {"--evaluation-batches", "1", "--sample-bytes", "0"});
   command.insert(command.end(), job.trainer_options.begin(), job.trainer_options.end());
-  return command;
+  return job.nodes == 1 ? command : on_nodes(job, command);
 }
 
 int process_of_rank(const std::string& id, int rank) {

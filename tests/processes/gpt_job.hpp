@@ -20,9 +20,14 @@ struct GptJob {
   int steps = 20;
   std::vector<std::string> launch_options;
   std::vector<std::string> trainer_options;
+  /// With more than one, each has a launcher on the loopback interface and its part of the ranks. Processes
+  /// carry NODE=<run id>.<node> in their environment, and a launcher but the first that fails is started
+  /// again.
+  int nodes = 1;
 };
 
-/// `troupe launch` with the reference trainer of the smallest size, 8 lanes and small buckets.
+/// `troupe launch` with the reference trainer of the smallest size, 8 lanes and small buckets. With several
+/// nodes it ends as the launcher of the first does.
 std::vector<std::string> gpt_command(const GptJob& job, const std::string& text, const std::string& output);
 
 /// What a run left behind.

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 #include <string>
@@ -29,6 +30,8 @@ class LostRanks : public testing::Test {
     std::size_t steps = 0;
     std::vector<int> slots;
     int signal = SIGKILL;
+    /// The node whose launcher is hit, instead of its processes, which are in these slots. 0: the processes.
+    int launcher_of = 0;
   };
 
   struct Run {
@@ -41,12 +44,20 @@ class LostRanks : public testing::Test {
   static Pids processes_of(const std::string& id) {
     Pids pids;
     const auto of_job = processes_with("TORCHELASTIC_RUN_ID=" + id);
-    for (int slot = 0; slot < 8; ++slot) {
+    for (int slot = 0; slot < 10; ++slot) {
       for (const int pid : processes_with(fmt::format("TROUPE_SLOT={}", slot))) {
         if (std::ranges::count(of_job, pid) > 0) pids[slot] = pid;
       }
     }
     return pids;
+  }
+
+  static int launcher_of(const std::string& id, int node) {
+    for (const int pid : processes_with(fmt::format("NODE={}.{}", id, node))) {
+      std::string name;
+      if (std::ifstream(fmt::format("/proc/{}/comm", pid)) >> name && name == "troupe") return pid;
+    }
+    return -1;
   }
 
   /// Expects that the job ends well, and that the processes to which nothing is done are there to the end.
@@ -68,10 +79,12 @@ class LostRanks : public testing::Test {
       if (std::ranges::all_of(run.before, is_there)) run.last = pids;
       if (next == blows.size() || read_record(output).losses.size() < blows[next].steps) return;
       if (next == 0) run.before = pids;
-      for (const int slot : blows[next].slots) {
+      const Blow& blow = blows[next];
+      for (const int slot : blow.slots) {
         const auto found = pids.find(slot);
-        run.hit &= found != pids.end() && kill(found->second, blows[next].signal) == 0;
+        if (blow.launcher_of == 0) run.hit &= found != pids.end() && kill(found->second, blow.signal) == 0;
       }
+      if (blow.launcher_of > 0) run.hit &= kill(launcher_of(id, blow.launcher_of), blow.signal) == 0;
       ++next;
     };
     run.result = run_command(gpt_command(job, text_, output), std::chrono::seconds(60), during);

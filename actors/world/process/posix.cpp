@@ -316,7 +316,7 @@ Result<std::unique_ptr<Process>> PosixProcesses::spawn(const ProcessSpec& spec, 
 
 int PosixProcesses::clear_away(const std::string& job, const std::string& mark) {
   const int killed = kill_processes_marked(mark);
-  remove_job_segments(job);
+  remove_job_segments(job, mark);
   return killed;
 }
 

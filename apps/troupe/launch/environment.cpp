@@ -24,14 +24,15 @@ using Variables = std::map<std::string, std::string, std::less<>>;
 void set_torchrun_variables(const Job& job, const Generation& generation, ProcessPlace place,
                             Variables& variables) {
   const auto set = [&](const char* name, std::string value) { variables[name] = std::move(value); };
-  const std::string world = std::to_string(job.place.world);
+  const std::string world = std::to_string(generation.seats.size());
   const std::string spare = "spare";
-  const std::string global_rank = place.rank ? std::to_string(job.place.first_rank + *place.rank) : spare;
-  const std::string local_rank = place.rank ? std::to_string(*place.rank) : spare;
+  const std::string global_rank = place.rank ? std::to_string(*place.rank) : spare;
+  const std::string local_rank =
+      place.rank ? std::to_string(numbers_of(generation, *place.rank).local_rank) : spare;
   set("RANK", global_rank);
   set("LOCAL_RANK", job.options.virtual_local_rank ? "0" : local_rank);
   set("WORLD_SIZE", world);
-  set("LOCAL_WORLD_SIZE", std::to_string(job.ranks));
+  set("LOCAL_WORLD_SIZE", std::to_string(std::max(ranks_of_node(generation, job.place.node), 1)));
   set("GROUP_RANK", std::to_string(job.place.node));
   set("GROUP_WORLD_SIZE", std::to_string(job.place.nodes));
   set("ROLE_NAME", job.options.role);
@@ -56,19 +57,19 @@ void set_own_variables(const Job& job, const Generation& generation, int slot, V
   set("TROUPE_GENERATION", std::to_string(generation.number));
   set("TROUPE_CONTROL_ADDR",
       to_string(
-          actors::Endpoint{generation.master_addr, static_cast<std::uint16_t>(generation.control_port)}));
+          actors::Endpoint{generation.control_host, static_cast<std::uint16_t>(generation.control_port)}));
   set("TROUPE_NODE_ID", host_name());
   const std::string mark = mark_of(job);
   variables[mark.substr(0, mark.find('='))] = mark.substr(mark.find('=') + 1);
   set("TROUPE_INSTANCE_ID",
-      fmt::format("{}-{}-{}", generation.number, job.place.first_rank + slot, posix::unique_name()));
+      fmt::format("{}-{}-{}", generation.number, job.place.first_slot + slot, posix::unique_name()));
   set("TROUPE_FENCE_TOKEN", generation.fence_token);
   set("TROUPE_ERROR_FILE", error_file(job, generation.number, slot).string());
   set("TROUPE_FAILURE_FILE", failure_file(job, generation.number).string());
   set("TROUPE_PROGRESS_FILE", progress_file(job).string());
   for (const char* name : {"TROUPE_SLOT", "TROUPE_EPOCH_FILE", "TROUPE_MEMBER_FILE"}) variables.erase(name);
-  if (keeps_processes(job)) {
-    set("TROUPE_SLOT", std::to_string(slot));
+  if (job.keeps_processes) {
+    set("TROUPE_SLOT", std::to_string(job.place.first_slot + slot));
     set("TROUPE_EPOCH_FILE", epoch_file(job).string());
     set("TROUPE_MEMBER_FILE", member_file(job, slot).string());
   }
@@ -99,12 +100,12 @@ void show_one_gpu(int rank, Variables& variables) {
   variables["TROUPE_OWN_GPUS"] = "1";
 }
 
-/// Where a disk that is busy with checkpoints does not hold up those that wait for the file. It goes with the
-/// job's shared memory.
+/// Where a disk that is busy with checkpoints does not hold up those that wait for the file. It goes with
+/// what this launcher leaves (mark_of()).
 fs::path quick_file(const Job& job, const std::string& name) {
   const fs::path memory = "/dev/shm";
   if (::access(memory.c_str(), W_OK | X_OK) != 0) return job.directory / name;
-  return memory / fmt::format("troupe-{}-{}", job.id, name);
+  return memory / fmt::format("troupe-{}.{}-{}", job.id, job.place.node, name);
 }
 
 fs::path generation_directory(const Job& job, int generation) {
@@ -137,10 +138,14 @@ fs::path member_file(const Job& job, int slot) {
   return quick_file(job, fmt::format("member_{}", slot));
 }
 
-bool keeps_processes(const Job& job) {
-  if (job.options.spares > 0) return true;
-  const bool can_mend = job.options.max_restarts > 0 || job.fewest_ranks < job.ranks;
-  return job.options.recovery == "in-place" && can_mend && job.place.nodes == 1 && job.place.world > 1;
+RankNumbers numbers_of(const Generation& generation, int rank) {
+  const auto own = generation.seats.begin() + rank;
+  const auto before = std::ranges::count(generation.seats.begin(), own, own->node, &actors::Seat::node);
+  return {rank, static_cast<int>(before)};
+}
+
+int ranks_of_node(const Generation& generation, int node) {
+  return static_cast<int>(std::ranges::count(generation.seats, node, &actors::Seat::node));
 }
 
 std::vector<std::string> rank_environment(const Job& job, const Generation& generation, ProcessPlace place,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "actors/launch/node_agent_shell.hpp"
+#include "actors/world/epochs.hpp"
 #include "apps/troupe/launch/job.hpp"
 #include "core/ids.hpp"
 
@@ -15,15 +16,26 @@ struct Generation {
   int number = 0;
   std::string master_addr;
   int master_port = 0;
+  std::string control_host;  ///< where rank 0 is to listen, without brackets
   int control_port = 0;
   std::string fence_token;
+  std::vector<actors::Seat> seats;  ///< by rank
 };
 
-/// Where the files of one process start are: <run>/attempt_<generation>/<slot>. A process's slot is the local
-/// rank that it has at first, and a spare's comes after all of them.
+/// A rank's number in the whole job, and on its node.
+struct RankNumbers {
+  int rank = 0;
+  int local_rank = 0;
+};
+RankNumbers numbers_of(const Generation& generation, int rank);
+/// How many ranks a node has.
+int ranks_of_node(const Generation& generation, int node);
+
+/// Where the files of one process start are: <run>/attempt_<generation>/<slot>. Slots are those of this node,
+/// here and below: a process's is the local rank that it has at first, and a spare's comes after all of them.
 std::filesystem::path rank_directory(const Job& job, int generation, int slot);
 
-/// The environment of a process; `rank` is its local rank, none for a spare, whose RANK, LOCAL_RANK and
+/// The environment of a process; `rank` is the job's, none for a spare, whose RANK, LOCAL_RANK and
 /// ROLE_RANK are "spare", so that a program which does not know about spares cannot take one for a rank. It
 /// is `inherited` (NAME=value each), torchrun's variables, and | variable | meaning |
 /// |---|---|
@@ -39,7 +51,7 @@ std::filesystem::path rank_directory(const Job& job, int generation, int slot);
 /// | TROUPE_LOG_DIR | the rank's directory of this start; only if logs are kept |
 /// | TROUPE_ERROR_FILE | where a failing rank writes {"message": ...} as torch's tools do |
 /// | TROUPE_FAILURE_FILE | once a rank of this generation has failed, which and how |
-/// | TROUPE_SLOT | as rank_directory() |
+/// | TROUPE_SLOT | as in NodeAgentMachine; only if processes are kept over a failure |
 /// | TROUPE_EPOCH_FILE | only if processes are kept over a failure: the epoch that is to be formed |
 /// | TROUPE_MEMBER_FILE | as above: where the rank says that it takes part, and would stay |
 /// | TROUPE_OWN_GPUS | 1 with --virtual-local-rank: each rank sees a GPU that no other sees |
@@ -57,8 +69,6 @@ std::filesystem::path progress_file(const Job& job);
 std::filesystem::path epoch_file(const Job& job);
 std::filesystem::path member_file(const Job& job, int slot);
 
-/// Whether ranks that could stay are asked to, when another one has failed.
-bool keeps_processes(const Job& job);
 /// The epoch of a generation, as its ranks call it.
 inline core::Epoch epoch_of(int generation) {
   return core::Epoch{static_cast<std::uint64_t>(generation) + 1};

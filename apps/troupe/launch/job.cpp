@@ -88,12 +88,6 @@ Result<void> resolve_ranks(Job& job) {
                       job.fewest_ranks, job.ranks, job.ranks, job.fewest_ranks);
   }
   if (job.fewest_ranks == job.ranks) return {};
-  if (job.meeting.nodes > 1) {
-    return core::fail(
-        Errc::unavailable,
-        "--nproc-per-node {}: a job of {} nodes does not go on with fewer ranks as yet; write {}", text,
-        job.meeting.nodes, job.ranks);
-  }
   if (job.options.recovery == "in-place") return {};
   return core::fail(
       Errc::invalid_argument,
@@ -103,12 +97,7 @@ Result<void> resolve_ranks(Job& job) {
 }
 
 Result<void> check_spares(const Job& job) {
-  if (job.options.spares == 0) return {};
-  if (job.meeting.nodes > 1)
-    return core::fail(Errc::unavailable,
-                      "--spares is for jobs of one node as yet, and --nnodes is {}; leave it out",
-                      job.meeting.nodes);
-  if (job.options.recovery == "in-place") return {};
+  if (job.options.spares == 0 || job.options.recovery == "in-place") return {};
   return core::fail(
       Errc::invalid_argument,
       "--spares and --recovery {} exclude each other: a spare helps ranks that stay; leave one out",
@@ -306,6 +295,9 @@ Result<Job> prepare_job(LaunchOptions options) {
   job.run_id = job.options.rdzv_id;
   if (job.meeting.nodes > 1) return job;
   job.place.world = job.ranks;
+  const bool can_mend = job.options.max_restarts > 0 || job.fewest_ranks < job.ranks;
+  job.keeps_processes =
+      job.options.spares > 0 || (job.options.recovery == "in-place" && can_mend && job.ranks > 1);
   job.token = actors::to_hex(TRY(actors::random_token()));
   TRY(name_job(job, unique_id(job)));
   return job;

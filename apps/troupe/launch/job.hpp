@@ -12,12 +12,12 @@
 
 namespace troupe::apps {
 
-/// Which of the job's ranks this node has: those from `first_rank` on.
+/// Which of the job's processes this node has: those in the slots from `first_slot` on (NodeAgentMachine).
 struct NodePlace {
   int node = 0;
   int nodes = 1;
-  int first_rank = 0;
-  int world = 1;  ///< ranks of all nodes
+  int first_slot = 0;
+  int world = 1;  ///< ranks with which the job begins
 };
 
 /// What the options mean on this machine, checked.
@@ -29,8 +29,11 @@ struct Job {
   std::string run_id;    ///< as the operator named it
   std::string token;     ///< TROUPE_JOB_TOKEN, 64 hexadecimal digits: what ranks prove to each other
   int ranks = 1;         ///< of this node
-  int fewest_ranks = 1;  ///< with which the job goes on if some are lost
-  std::string program;   ///< a path
+  int fewest_ranks = 1;  ///< of this node, with which the job goes on if some are lost
+  /// Ranks that could stay are asked to, when another one has failed. With several nodes that of node 0
+  /// counts.
+  bool keeps_processes = false;
+  std::string program;                 ///< a path
   std::vector<std::string> arguments;  ///< argv
   std::string master_addr;             ///< without brackets
   int master_port = 0;                 ///< 0: a free one for each generation

@@ -77,8 +77,14 @@ Hello introduce(const Job& job) {
   hello.instance = posix::unique_name();
   hello.node = job.meeting.node;
   hello.ranks = job.ranks;
-  hello.settings = {{"--nnodes", std::to_string(job.meeting.nodes)},
+  hello.fewest_ranks = job.fewest_ranks;
+  hello.spares = job.options.spares;
+  const auto& meeting = job.meeting;
+  hello.settings = {{"--nnodes", meeting.fewest_nodes < meeting.nodes
+                                     ? fmt::format("{}:{}", meeting.fewest_nodes, meeting.nodes)
+                                     : std::to_string(meeting.nodes)},
                     {"--rdzv-id", job.run_id},
+                    {"--recovery", job.options.recovery},
                     {"--max-restarts", std::to_string(job.options.max_restarts)},
                     {"--term-timeout", std::to_string(job.options.term_timeout_seconds)},
                     {"--restart-backoff", std::to_string(job.options.restart_backoff_seconds)}};

@@ -49,6 +49,13 @@ void LocalRanks::begin(const Generation& generation) {
 void LocalRanks::go_on(const Generation& generation) {
   generation_ = generation;
   oom_before_ = oom_kills();
+  for (int rank = 0; rank < static_cast<int>(generation.seats.size()); ++rank) {
+    const auto& seat = generation.seats[static_cast<std::size_t>(rank)];
+    if (seat.node != job_.place.node) continue;
+    Worker& worker = workers_[static_cast<std::size_t>(seat.slot - job_.place.first_slot)];
+    worker.rank = rank;
+    if (worker.log) worker.log->becomes(numbers_of(generation, rank));
+  }
 }
 
 Result<std::unique_ptr<actors::Process>> LocalRanks::start(actors::ProcessPlace place,
@@ -62,9 +69,10 @@ Result<std::unique_ptr<actors::Process>> LocalRanks::start(actors::ProcessPlace 
   fs::remove(member_file(job_, slot), error);
   Worker& worker = workers_[static_cast<std::size_t>(slot)];
   worker.generation = generation_.number;
-  worker.rank = job_.place.first_rank + place.rank.value_or(slot);
-  worker.log = std::make_unique<RankLog>(job_, generation_.number, place, terminal_, clock_);
-  const bool is_first = job_.place.first_rank == 0 && place.rank == 0;
+  worker.rank = place.rank.value_or(job_.place.first_slot + slot);
+  const auto numbers = place.rank ? std::optional(numbers_of(generation_, *place.rank)) : std::nullopt;
+  worker.log = std::make_unique<RankLog>(job_, generation_.number, slot, numbers, terminal_, clock_);
+  const bool is_first = job_.place.node == 0 && place.rank == 0;
   auto process = TRY(processes_.spawn(
       {job_.program, job_.arguments, rank_environment(job_, generation_, place, environment_),
        cpus_of(job_, slot), is_first ? input_.next() : -1},
@@ -75,12 +83,6 @@ Result<std::unique_ptr<actors::Process>> LocalRanks::start(actors::ProcessPlace 
   worker.pid = process->pid();
   if (is_first) input_.is_handed_over();
   return process;
-}
-
-void LocalRanks::becomes(int slot, int rank) {
-  Worker& worker = workers_[static_cast<std::size_t>(slot)];
-  worker.rank = job_.place.first_rank + rank;
-  if (worker.log) worker.log->becomes(rank);
 }
 
 void LocalRanks::withheld(int slot, int signal) {

@@ -19,8 +19,8 @@
 
 namespace troupe::apps {
 
-/// The processes of this node: what each is started with, and where goes what it says. Ranks are local ranks;
-/// a process keeps its slot (NodeAgentMachine).
+/// The processes of this node: what each is started with, and where goes what it says. Ranks are the job's; a
+/// process keeps its slot, which here is one of this node.
 class LocalRanks {
  public:
   /// All must outlive this. The job's place is known before begin().
@@ -28,12 +28,11 @@ class LocalRanks {
              Terminal& terminal);
 
   void begin(const Generation& generation);
-  /// The ranks that run stay in this generation; those that are started from now on belong to it.
+  /// The ranks that run stay in this generation, in which they may be others; those that are started from now
+  /// on belong to it.
   void go_on(const Generation& generation);
   core::Result<std::unique_ptr<actors::Process>> start(actors::ProcessPlace place,
                                                        std::function<void(actors::ExitStatus)> exited);
-  /// The spare in this slot has this rank from now on.
-  void becomes(int slot, int rank);
   /// What this launcher says of the process in a slot.
   void withheld(int slot, int signal);
   void woken(int slot);

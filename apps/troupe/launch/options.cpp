@@ -24,22 +24,25 @@ using core::Result;
 namespace {
 
 void add_membership_options(CLI::App& app, LaunchOptions& options) {
-  app.add_option("--nnodes", options.nnodes,
-                 "Nodes; start this command once on each. Default: what Slurm, MPI, or Flux say, or 1");
+  app.add_option(
+      "--nnodes", options.nnodes,
+      "Nodes; start this command once on each. MIN:MAX: the job begins with MIN, goes on when nodes "
+      "are lost, and takes in those that come. Default: what Slurm, MPI, or Flux say, or 1");
   app.add_option(
       "--nproc-per-node", options.nproc_per_node,
-      "Ranks of this node: a number, or auto, gpu, cpu. MIN:MAX, on one node: begins with MAX and goes "
-      "on with fewer when ranks are lost, without going below MIN");
+      "Ranks of this node: a number, or auto, gpu, cpu. MIN:MAX: begins with MAX and goes on with fewer when "
+      "ranks are lost, without going below MIN");
   add_number(
       app, "--node-rank", options.node_rank, {0, 1 << 20},
       "Index of this node; node 0 is where the endpoint is. Default: by the engine, or in order of arrival");
   app.add_option("--rdzv-backend", options.rdzv_backend, "static or c10d");
   app.add_option("--rdzv-endpoint", options.rdzv_endpoint, "host[:port] of node 0, where the launchers meet");
   app.add_option("--rdzv-id", options.rdzv_id, "Name of the job, the same on all nodes");
-  app.add_option("--rdzv-conf", options.rdzv_conf,
-                 "join_timeout=600 (seconds for nodes to come), keep_alive_interval=1 and "
-                 "keep_alive_max_attempt=5 (a launcher "
-                 "silent for 5 x 1 s is lost)");
+  app.add_option(
+      "--rdzv-conf", options.rdzv_conf,
+      "join_timeout=600 (seconds for nodes to come), last_call_timeout=30 (for more than MIN, once MIN "
+      "are there), keep_alive_interval=1 and keep_alive_max_attempt=5 (a launcher silent for 5 x 1 s "
+      "is lost)");
   app.add_flag("--standalone", options.standalone, "One node, with free ports on this host");
   app.add_option("--master-addr", options.master_addr,
                  "Address of node 0; the same as --rdzv-endpoint without a port");
@@ -56,14 +59,14 @@ void add_life_options(CLI::App& app, LaunchOptions& options) {
   constexpr core::Bounds<double> kSeconds{0, 1'000'000};
   add_number(app, "--max-restarts", options.max_restarts, {0, 1'000'000'000},
              "Restarts after a failure, in place or of the whole gang");
-  add_number(
-      app, "--spares", options.spares, {0, 1 << 16},
-      "Further processes, on one node, that stand by without a rank: one takes the place of a rank that "
-      "fails, which costs no restart");
+  add_number(app, "--spares", options.spares, {0, 1 << 16},
+             "Further processes of this node that stand by without a rank: one takes the place of a rank "
+             "that fails, "
+             "on any node, which costs no restart");
   app.add_option(
          "--recovery", options.recovery,
-         "in-place: on one node, only the rank that failed is started again where the others can stay, "
-         "as those of gpt can; restart: always the whole gang")
+         "in-place: only the rank that failed is started again where the others can stay, as those of gpt "
+         "can; restart: always the whole gang")
       ->check(CLI::IsMember({"in-place", "restart"}));
   add_number(app, "--term-timeout", options.term_timeout_seconds, kSeconds,
              "Seconds between SIGTERM and SIGKILL");

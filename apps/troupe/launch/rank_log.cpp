@@ -10,7 +10,6 @@
 #include <filesystem>
 
 #include "apps/troupe/host_facts.hpp"
-#include "apps/troupe/launch/environment.hpp"
 
 namespace troupe::apps {
 
@@ -46,40 +45,40 @@ std::string template_of(const Job& job) {
 }
 
 /// An object of JSON says of which rank it is, and is to stay one.
-std::string prefix_of(const Job& job, actors::ProcessPlace place) {
+std::string prefix_of(const Job& job, int slot, const std::optional<RankNumbers>& numbers) {
   const auto line_template = template_of(job);
   if (job.log.json && line_template.empty()) return "";
-  if (!place.rank && line_template.empty()) return fmt::format("[spare {}] ", place.slot);
-  const int rank = place.rank.value_or(place.slot);
-  return line_prefix(job.options.role, {job.place.first_rank + rank, rank}, line_template);
+  const int job_slot = job.place.first_slot + slot;
+  if (!numbers && line_template.empty()) return fmt::format("[spare {}] ", job_slot);
+  return line_prefix(job.options.role, numbers.value_or(RankNumbers{job_slot, slot}), line_template);
 }
 
 /// What a spare says has no rank that could be chosen.
-bool is_shown(const Job& job, actors::ProcessPlace place) {
-  return place.rank ? job.shown_ranks.contains(*place.rank) : job.options.local_ranks_filter.empty();
+bool is_shown(const Job& job, const std::optional<RankNumbers>& numbers) {
+  return numbers ? job.options.local_ranks_filter.empty() || job.shown_ranks.contains(numbers->local_rank)
+                 : job.options.local_ranks_filter.empty();
 }
 
 }  // namespace
 
-RankLog::RankLog(const Job& job, int generation, actors::ProcessPlace place, Console& console,
-                 const actors::Clock& clock)
+RankLog::RankLog(const Job& job, int generation, int slot, std::optional<RankNumbers> numbers,
+                 Console& console, const actors::Clock& clock)
     : job_(job),
-      prefix_(prefix_of(job, place)),
+      prefix_(prefix_of(job, slot, numbers)),
       console_(console),
       clock_(clock),
       sides_{Side{LineAssembler(
                  [this](std::string_view text, LineKind kind) { line(OutputStream::out, text, kind); })},
              Side{LineAssembler(
                  [this](std::string_view text, LineKind kind) { line(OutputStream::err, text, kind); })}} {
-  const int slot = place.slot;
   const auto directory = rank_directory(job, generation, slot);
   auto& [out, err] = sides_;
   if (job.redirects.out(slot) || job.tee.out(slot)) out.file = open_log(directory / "stdout.log");
   if (job.redirects.err(slot) || job.tee.err(slot)) err.file = open_log(directory / "stderr.log");
   out.redirected = job.redirects.out(slot) && !job.tee.out(slot);
   err.redirected = job.redirects.err(slot) && !job.tee.err(slot);
-  out.shown = is_shown(job, place) && !out.redirected;
-  err.shown = is_shown(job, place) && !err.redirected;
+  out.shown = is_shown(job, numbers) && !out.redirected;
+  err.shown = is_shown(job, numbers) && !err.redirected;
   out.filters = &job.stdout_filters;
   err.filters = &job.stderr_filters;
   const auto common = directory.parent_path();
@@ -95,10 +94,9 @@ RankLog::~RankLog() {
   }
 }
 
-void RankLog::becomes(int rank) {
-  const actors::ProcessPlace place{rank, rank};
-  prefix_ = prefix_of(job_, place);
-  for (Side& each : sides_) each.shown = is_shown(job_, place) && !each.redirected;
+void RankLog::becomes(RankNumbers numbers) {
+  prefix_ = prefix_of(job_, 0, numbers);
+  for (Side& each : sides_) each.shown = is_shown(job_, numbers) && !each.redirected;
 }
 
 void RankLog::output(OutputStream stream, std::string_view bytes) {

@@ -2,13 +2,14 @@
 
 #include <array>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "actors/launch/node_agent_shell.hpp"
 #include "actors/world/clock.hpp"
 #include "actors/world/process.hpp"
+#include "apps/troupe/launch/environment.hpp"
 #include "apps/troupe/launch/job.hpp"
 #include "apps/troupe/launch/lines.hpp"
 
@@ -22,17 +23,18 @@ class Console {
 };
 
 /// The output of one process start: to its files byte by byte, to the console line by line, and its last
-/// lines on stderr kept. Ranks are local ranks.
+/// lines on stderr kept.
 class RankLog {
  public:
-  RankLog(const Job& job, int generation, actors::ProcessPlace place, Console& console,
+  /// `slot` is one of this node. A spare has no numbers.
+  RankLog(const Job& job, int generation, int slot, std::optional<RankNumbers> numbers, Console& console,
           const actors::Clock& clock);
   ~RankLog();
   RankLog(const RankLog&) = delete;
   RankLog& operator=(const RankLog&) = delete;
 
-  /// The process, which was a spare, has this rank from now on.
-  void becomes(int rank);
+  /// What the process is from now on.
+  void becomes(RankNumbers numbers);
   void output(actors::OutputStream stream, std::string_view bytes);
   /// Gives out a last line without newline; once it is said, more output is still taken.
   void finish(actors::OutputStream stream);
@@ -57,12 +59,6 @@ class RankLog {
   const actors::Clock& clock_;
   Tail errors_{10};
   std::array<Side, 2> sides_;
-};
-
-/// What a rank is called, in the whole job and on its node.
-struct RankNumbers {
-  int rank = 0;
-  int local_rank = 0;
 };
 
 /// "[rank 3] ", or what the template says with ${role_name}, ${local_rank}, ${rank}, ${hostname}.

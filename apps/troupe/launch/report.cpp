@@ -128,8 +128,8 @@ std::vector<std::string> describe(const GenerationReport& report) {
   const RankReport& first = report.ranks[*report.cause];
   const bool is_of_it = first.ending.generation == report.generation;
   lines.push_back(
-      fmt::format("first failure: {} (pid {}): {} {}in generation {}",
-                  name_of_rank(first.ending.rank, first.host), first.pid, how_it_ended(first),
+      fmt::format("first failure: {}{}: {} {}in generation {}", name_of_rank(first.ending.rank, first.host),
+                  first.pid == 0 ? "" : fmt::format(" (pid {})", first.pid), how_it_ended(first),
                   is_of_it ? fmt::format("after {:.3f} s ", seconds(first.ending.at - report.started)) : "",
                   first.ending.generation));
   const bool is_silent = first.ending.is_silent || first.ending.kind == Ending::Kind::stopped ||

@@ -29,9 +29,9 @@ NodeAgentMachine elastic(int fewest, int max_restarts = 0) {
   return machine;
 }
 
-std::optional<ReplaceRank> replaced(const NodeEffects& effects) {
+std::optional<ReplaceRanks> replaced(const NodeEffects& effects) {
   for (const auto& effect : effects) {
-    if (const auto* match = std::get_if<ReplaceRank>(&effect)) return *match;
+    if (const auto* match = std::get_if<ReplaceRanks>(&effect)) return *match;
   }
   return std::nullopt;
 }
@@ -41,14 +41,14 @@ TEST(FewerRanks, GoOnUntilThereAreTheFewest) {
 
   const auto three = replaced(machine.exited(1, kDied, second(5), kStay));
   ASSERT_TRUE(three);
-  EXPECT_EQ(three->remedy, Remedy::fewer_ranks);
-  EXPECT_EQ(three->ending.slot, 1);
+  EXPECT_EQ(three->losses[0].remedy, Remedy::fewer_ranks);
+  EXPECT_EQ(three->losses[0].ending.slot, 1);
   EXPECT_THAT(three->slots, ElementsAre(0, 2, 3));
   EXPECT_EQ(machine.rank_of(3), 2);
   EXPECT_EQ(machine.rank_of(1), std::nullopt);
   const auto two = replaced(machine.exited(0, kDied, second(10), kStay));
   ASSERT_TRUE(two);
-  EXPECT_EQ(two->ending.slot, 0);
+  EXPECT_EQ(two->losses[0].ending.slot, 0);
   EXPECT_THAT(two->slots, ElementsAre(2, 3));
   EXPECT_EQ(machine.restarts(), 0);
   EXPECT_FALSE(replaced(machine.exited(1, kDied, second(15), kStay)));
@@ -76,13 +76,13 @@ std::optional<Effect> one(const NodeEffects& effects) {
 
 TEST(FewerRanks, AreMoreAgainAtTheEndOfAStepOnceAnotherProcessStandsBy) {
   auto machine = elastic(2, 1);
-  EXPECT_EQ(replaced(machine.exited(2, kDied, second(5), kStay))->remedy, Remedy::fewer_ranks);
-  EXPECT_TRUE(machine.stand_by({2}).empty()) << "the three have not begun yet";
+  EXPECT_EQ(replaced(machine.exited(2, kDied, second(5), kStay))->losses[0].remedy, Remedy::fewer_ranks);
+  EXPECT_TRUE(machine.stand_by({2}, second(7)).empty()) << "the three have not begun yet";
   EXPECT_EQ(one<StartSpare>(machine.formed())->slot, 2);
   EXPECT_EQ(machine.restarts(), 1);
-  EXPECT_TRUE(machine.stand_by({}).empty()) << "it is not there yet";
-  EXPECT_EQ(one<AskToWait>(machine.stand_by({2}))->generation, 1);
-  EXPECT_TRUE(machine.stand_by({2}).empty()) << "once";
+  EXPECT_TRUE(machine.stand_by({}, second(7)).empty()) << "it is not there yet";
+  EXPECT_EQ(one<AskToWait>(machine.stand_by({2}, second(7)))->generation, 1);
+  EXPECT_TRUE(machine.stand_by({2}, second(7)).empty()) << "once";
   EXPECT_TRUE(machine.waited_for({true, false, true}, second(8)).empty());
 
   const auto admitted = one<AdmitSpares>(machine.waited_for({true, true, true}, second(9)));
@@ -99,7 +99,7 @@ TEST(FewerRanks, GoOnAsTheyAreWhereTheOneThatWouldJoinIsLost) {
   auto machine = elastic(2, 1);
   machine.exited(2, kDied, second(5), kStay);
   machine.formed();
-  machine.stand_by({2});
+  machine.stand_by({2}, second(7));
   machine.spare_exited(2, kDied, true);
 
   const auto admitted = one<AdmitSpares>(machine.waited_for({true, true, true}, second(9)));
@@ -112,12 +112,12 @@ TEST(FewerRanks, LoseOneWhileTheyWaitForMore) {
   auto machine = elastic(2, 1);
   machine.exited(2, kDied, second(5), kStay);
   machine.formed();
-  machine.stand_by({2});
+  machine.stand_by({2}, second(7));
 
   const auto lost = replaced(machine.exited(0, kDied, second(7), kStay));
 
   ASSERT_TRUE(lost);
-  EXPECT_EQ(lost->remedy, Remedy::spare);
+  EXPECT_EQ(lost->losses[0].remedy, Remedy::spare);
   EXPECT_THAT(lost->slots, ElementsAre(2, 1, 3));
   EXPECT_FALSE(one<AdmitSpares>(machine.waited_for({true, true, true}, second(8))));
 }
@@ -126,7 +126,7 @@ TEST(FewerRanks, AreRestartedWhereThereMustNotBeFewer) {
   auto machine = elastic(3, 2);
   machine.exited(2, kDied, second(5), kStay);
 
-  EXPECT_EQ(replaced(machine.exited(2, kDied, second(10), kBegin))->remedy, Remedy::start_again);
+  EXPECT_EQ(replaced(machine.exited(2, kDied, second(10), kBegin))->losses[0].remedy, Remedy::start_again);
 }
 
 TEST(FewerRanks, FinishTheJob) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <set>
 #include <variant>
 #include <vector>
 
@@ -42,7 +43,7 @@ void expect_cause(const NodeEffects& effects, int rank, Ending::Kind kind) {
 TEST(LostNode, StopsTheOthersAtOnceAndIsTheCause) {
   auto machine = on_two_nodes(0);
 
-  const auto lost = machine.node_lost(1, 2, 2, seconds(5));
+  const auto lost = machine.node_lost(1, seconds(5));
 
   ASSERT_NE(find_effect<SignalRank>(lost), nullptr);
   EXPECT_EQ(find_effect<SignalRank>(lost)->signal, SIGTERM);
@@ -56,7 +57,7 @@ TEST(LostNode, ExplainsRanksThatEndedBecauseOfItBeforeItWasNoticed) {
   auto machine = on_two_nodes(0);
   machine.exited(0, {kExitFenced, 0}, seconds(5));
 
-  machine.node_lost(1, 2, 2, seconds(5) + milliseconds(200));
+  machine.node_lost(1, seconds(5) + milliseconds(200));
   const auto end = machine.exited(1, {kExitFenced, 0}, seconds(6));
 
   expect_cause(end, 2, Ending::Kind::lost);
@@ -66,14 +67,14 @@ TEST(LostNode, IsNotTheCauseAfterARankThatFailed) {
   auto machine = on_two_nodes(0);
   machine.exited(0, {7, 0}, seconds(5));
 
-  machine.node_lost(1, 2, 2, seconds(5) + milliseconds(200));
+  machine.node_lost(1, seconds(5) + milliseconds(200));
 
   expect_cause(machine.exited(1, {0, SIGTERM}, seconds(6)), 0, Ending::Kind::first);
 }
 
 TEST(LostNode, IsWaitedForBeforeARestart) {
   auto machine = on_two_nodes(3);
-  machine.node_lost(1, 2, 2, seconds(5));
+  machine.node_lost(1, seconds(5));
   machine.exited(0, {0, SIGTERM}, seconds(6));
 
   const auto end = machine.exited(1, {0, SIGTERM}, seconds(6));
@@ -87,7 +88,7 @@ TEST(LostNode, IsWaitedForBeforeARestart) {
 
 TEST(LostNode, EndsTheJobIfItDoesNotComeBackInTime) {
   auto machine = on_two_nodes(3);
-  machine.node_lost(1, 2, 2, seconds(5));
+  machine.node_lost(1, seconds(5));
   machine.exited(0, {0, SIGTERM}, seconds(6));
   machine.exited(1, {0, SIGTERM}, seconds(6));
 
@@ -105,7 +106,7 @@ TEST(LostNode, MayBeLostAgainDuringThePauseBeforeARestart) {
   }
   ASSERT_EQ(machine.state(), "waiting") << "the second quick failure is followed by a pause";
   machine.node_ready(1, seconds(1));
-  machine.node_lost(1, 2, 2, seconds(1));
+  machine.node_lost(1, seconds(1));
 
   EXPECT_EQ(find_effect<StartGang>(machine.deadline(seconds(2))), nullptr);
   EXPECT_NE(find_effect<StartGang>(machine.node_ready(1, seconds(3))), nullptr);
@@ -123,7 +124,7 @@ TEST(LostNode, ARestartBeginsOnlyWhenEveryNodeHasClearedAway) {
 
 TEST(LostNode, ASignalEndsTheWaitForIt) {
   auto machine = on_two_nodes(3);
-  machine.node_lost(1, 2, 2, seconds(5));
+  machine.node_lost(1, seconds(5));
   machine.exited(0, {0, SIGTERM}, seconds(6));
   machine.exited(1, {0, SIGTERM}, seconds(6));
 
@@ -133,12 +134,124 @@ TEST(LostNode, ASignalEndsTheWaitForIt) {
   EXPECT_EQ(find_effect<Finish>(end)->exit_code, 128 + SIGINT);
 }
 
-/// Four ranks on two nodes, of which one is lost and comes back at any time. Everything follows from the
-/// seed.
+constexpr Standing kStay{true, true};
+
+/// As on_two_nodes(), and each has a spare: slots 0, 1, (2) and 3, 4, (5).
+NodeAgentConfig with_spares() {
+  return {.ranks = 4, .nodes = 2, .shares = {{2, 1}, {2, 1}}, .max_restarts = 3, .in_place = true};
+}
+
+TEST(LostNode, LeavesItsRanksToTheSparesOfOthers) {
+  auto config = with_spares();
+  config.shares[0].spares = 2;
+  NodeAgentMachine machine(config);
+  EXPECT_EQ(find_effect<StartGang>(machine.start(seconds(0)))->slots, (std::vector{0, 1, 4, 5}));
+
+  const auto lost = machine.node_lost(1, seconds(5), kStay);
+
+  const auto* const replaced = find_effect<ReplaceRanks>(lost);
+  ASSERT_NE(replaced, nullptr);
+  ASSERT_EQ(replaced->losses.size(), 2u);
+  EXPECT_EQ(replaced->losses[1].ending.kind, Ending::Kind::lost);
+  EXPECT_EQ(replaced->slots, (std::vector{0, 1, 2, 3}));
+  EXPECT_EQ(find_effect<SignalRank>(lost), nullptr) << "the others stay";
+  machine.formed();
+  EXPECT_TRUE(machine.spares().empty());
+  machine.node_ready(1, seconds(20));
+  EXPECT_EQ(machine.spares(), (std::set{4, 5, 6})) << "it has spares for others now";
+  EXPECT_EQ(machine.restarts(), 1);
+}
+
+TEST(LostNode, ASpareOfTheSameNodeComesFirst) {
+  auto config = with_spares();
+  config.max_restarts = 0;
+  NodeAgentMachine machine(config);
+  machine.start(seconds(0));
+
+  const auto near = machine.exited(3, {0, SIGKILL}, seconds(5), kStay);
+  const auto far = machine.exited(2, {0, SIGKILL}, seconds(6), kStay);
+
+  EXPECT_EQ(find_effect<ReplaceRanks>(near)->slots, (std::vector{0, 1, 3, 5}));
+  EXPECT_EQ(find_effect<ReplaceRanks>(far)->slots, (std::vector{0, 1, 2, 5}));
+}
+
+/// Node 1 need not be there.
+NodeAgentMachine elastic(int max_restarts = 0) {
+  NodeAgentMachine machine({.ranks = 4,
+                            .nodes = 2,
+                            .fewest_nodes = 1,
+                            .max_restarts = max_restarts,
+                            .in_place = true,
+                            .fewest_ranks = 2});
+  machine.start(seconds(0));
+  return machine;
+}
+
+TEST(LostNode, ThatIsNotNeededLeavesTheOthersToGoOnAndIsTakenInAtTheEndOfAStep) {
+  auto machine = elastic();
+
+  const auto* const fewer = find_effect<ReplaceRanks>(machine.node_lost(1, seconds(5), kStay));
+  ASSERT_NE(fewer, nullptr);
+  EXPECT_EQ(fewer->slots, (std::vector{0, 1}));
+  EXPECT_EQ(find_effect<StartSpare>(machine.node_ready(1, seconds(6))), nullptr) << "they are forming";
+  EXPECT_NE(find_effect<StartSpare>(machine.formed()), nullptr);
+  EXPECT_EQ(machine.restarts(), 0) << "the job could do without it";
+  EXPECT_EQ(find_effect<AskToWait>(machine.stand_by({3}, seconds(7))), nullptr) << "2 comes too";
+  EXPECT_NE(find_effect<AskToWait>(machine.stand_by({2, 3}, seconds(8))), nullptr);
+
+  const auto admitted = machine.waited_for({true, true}, seconds(9));
+
+  EXPECT_EQ(find_effect<AdmitSpares>(admitted)->slots, (std::vector{0, 1, 2, 3}));
+}
+
+TEST(LostNode, AProcessOfItThatNeverStandsByDoesNotKeepTheOthersOut) {
+  auto machine = elastic();
+  machine.node_lost(1, seconds(5), kStay);
+  machine.formed();
+  machine.node_ready(1, seconds(6));
+  machine.stand_by({3}, seconds(7));
+
+  EXPECT_NE(find_effect<AskToWait>(machine.stand_by({3}, seconds(9))), nullptr);
+}
+
+TEST(LostNode, AnotherOneMayComeToAJobThatCanDoWithFewer) {
+  auto machine = elastic();
+
+  const auto added = machine.node_added({2, 1}, seconds(5));
+
+  EXPECT_EQ(find_effect<StartSpare>(added)->slot, 4);
+  EXPECT_EQ(machine.slot_count(), 7);
+  EXPECT_EQ(machine.node_of(6), 2);
+}
+
+TEST(LostNode, IsNotWaitedForByAGangThatIsStartedAnewWithoutIt) {
+  auto machine = elastic(3);
+  machine.node_lost(1, seconds(5));
+  machine.exited(0, {0, SIGTERM}, seconds(6));
+
+  const auto anew = machine.exited(1, {0, SIGTERM}, seconds(6));
+
+  ASSERT_NE(find_effect<StartGang>(anew), nullptr);
+  EXPECT_EQ(find_effect<StartGang>(anew)->slots, (std::vector{0, 1}));
+}
+
+TEST(LostNode, RanksThatHaveLostEachOtherFormAgain) {
+  auto machine = elastic();
+  const std::vector<bool> all{true, true, true, true};
+  EXPECT_TRUE(machine.waited_for(all, seconds(5)).empty());
+
+  const auto again = machine.waited_for(all, seconds(6));
+
+  ASSERT_NE(find_effect<FormAgain>(again), nullptr);
+  EXPECT_EQ(find_effect<FormAgain>(again)->slots, (std::vector{0, 1, 2, 3}));
+  EXPECT_EQ(find_effect<FormAgain>(again)->generation, 1);
+}
+
+/// Ranks and spares on two nodes, of which one is lost and comes back at any time. Everything follows from
+/// the seed.
 class RandomNodes {
  public:
-  explicit RandomNodes(std::uint64_t seed)
-      : random_(seed, "nodes"), machine_({.ranks = 4, .nodes = 2, .max_restarts = below(5)}) {
+  explicit RandomNodes(std::uint64_t seed) : random_(seed, "nodes"), machine_(config()) {
     perform(machine_.start(now_));
   }
 
@@ -149,7 +262,7 @@ class RandomNodes {
     }
     EXPECT_TRUE(finished_) << "NA-2: every wait has a deadline";
     EXPECT_TRUE(machine_.node_ready(1, now_).empty()) << "NA-3";
-    EXPECT_TRUE(machine_.node_lost(1, 2, 2, now_).empty()) << "NA-3";
+    EXPECT_TRUE(machine_.node_lost(1, now_).empty()) << "NA-3";
   }
 
  private:
@@ -157,12 +270,22 @@ class RandomNodes {
     return static_cast<int>(random_.below(static_cast<std::uint32_t>(limit), draws_++));
   }
 
+  NodeAgentConfig config() {
+    NodeAgentConfig config{.ranks = 4, .nodes = 2, .shares = {{2, 0}, {2, 0}}, .max_restarts = below(5)};
+    if (below(2) == 0) return config;
+    config.in_place = true;
+    config.fewest_nodes = 1 + below(2);
+    config.fewest_ranks = below(4);
+    for (NodeShare& share : config.shares) share.spares = below(3);
+    return config;
+  }
+
   void happen() {
-    const int dice = below(20);
+    const int dice = below(24);
     if (dice == 0) {
       is_ready_ = false;
-      std::erase_if(alive_, [](int rank) { return rank >= 2; });
-      perform(machine_.node_lost(1, 2, 2, now_));
+      std::erase_if(alive_, [this](int slot) { return machine_.node_of(slot) == 1; });
+      perform(machine_.node_lost(1, now_, {below(2) == 0, below(4) > 0}));
     } else if (dice < 5 && !is_ready_) {
       is_ready_ = true;
       perform(machine_.node_ready(1, now_));
@@ -171,20 +294,49 @@ class RandomNodes {
     } else if (dice < 10 && is_armed_) {
       is_armed_ = false;
       perform(machine_.deadline(now_));
+    } else if (dice == 20) {
+      perform(machine_.formed());
+    } else if (dice == 21) {
+      perform(machine_.stand_by({machine_.spares().begin(), machine_.spares().end()}, now_));
+    } else if (dice == 22) {
+      perform(machine_.waited_for(std::vector<bool>(machine_.slots().size(), true), now_));
     } else if (!alive_.empty()) {
-      const auto at = alive_.begin() + below(static_cast<int>(alive_.size()));
-      const int rank = *at;
-      alive_.erase(at);
-      perform(machine_.exited(rank, {below(2) == 0 ? 0 : kExitFenced, 0}, now_));
+      end_one();
     }
+  }
+
+  void end_one() {
+    const auto at = alive_.begin() + below(static_cast<int>(alive_.size()));
+    const int slot = *at;
+    alive_.erase(at);
+    const ExitStatus status{below(2) == 0 ? 0 : kExitFenced, 0};
+    const auto rank = machine_.rank_of(slot);
+    perform(rank ? machine_.exited(*rank, below(3) == 0 ? ExitStatus{0, SIGKILL} : status, now_,
+                                   {below(2) == 0, below(4) > 0})
+                 : machine_.spare_exited(slot, {0, SIGKILL}, below(4) > 0));
+  }
+
+  void start(int slot) {
+    EXPECT_EQ(std::ranges::count(alive_, slot), 0) << "a slot has one process";
+    EXPECT_TRUE(is_ready_ || machine_.node_of(slot) == 0) << "NA-1";
+    alive_.push_back(slot);
   }
 
   void perform(const NodeEffects& effects) {
     for (const NodeEffect& effect : effects) {
       EXPECT_FALSE(finished_) << "NA-3: nothing comes after Finish";
-      if (std::holds_alternative<StartGang>(effect)) {
-        EXPECT_TRUE(alive_.empty() && is_ready_) << "NA-1";
-        alive_ = {0, 1, 2, 3};
+      if (const auto* gang = std::get_if<StartGang>(&effect)) {
+        EXPECT_TRUE(alive_.empty()) << "NA-1";
+        for (const int slot : gang->slots) start(slot);
+      } else if (const auto* spare = std::get_if<StartSpare>(&effect)) {
+        start(spare->slot);
+      } else if (const auto* replaced = std::get_if<ReplaceRanks>(&effect)) {
+        for (const auto& loss : replaced->losses) {
+          if (loss.remedy == Remedy::start_again) start(loss.ending.slot);
+        }
+        for (const int slot : replaced->slots) EXPECT_EQ(std::ranges::count(alive_, slot), 1);
+      } else if (const auto* admitted = std::get_if<AdmitSpares>(&effect)) {
+        for (const int slot : admitted->slots) EXPECT_EQ(std::ranges::count(alive_, slot), 1);
       } else if (std::holds_alternative<EndGeneration>(effect)) {
         is_ready_ = false;  // it is to clear away
         alive_.clear();
@@ -200,7 +352,7 @@ class RandomNodes {
   core::CounterRandom random_;
   std::uint64_t draws_ = 0;
   NodeAgentMachine machine_;
-  std::vector<int> alive_;
+  std::vector<int> alive_;  ///< slots
   bool is_ready_ = true;
   bool is_armed_ = false;
   bool finished_ = false;

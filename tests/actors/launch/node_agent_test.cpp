@@ -395,7 +395,7 @@ TEST(NodeAgent, UserSignalsGoToTheRanksThemselvesNotToWhatTheyStarted) {
 TEST(NodeAgent, ARankThatCannotBeStartedStopsThoseThatWere) {
   auto machine = started({.ranks = 3, .max_restarts = 5});
 
-  const auto effects = machine.start_failed(1, 2);
+  const auto effects = machine.start_failed({1, 2});
   const auto ended = machine.exited(0, {0, SIGTERM}, seconds(1));
 
   EXPECT_EQ(ranks_sent(SIGTERM, effects), std::vector{0});

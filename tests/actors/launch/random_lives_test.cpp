@@ -62,7 +62,7 @@ class RandomNode {
       perform(machine_.formed());
     } else if (dice == 18) {
       const std::vector<int> spares(machine_.spares().begin(), machine_.spares().end());
-      perform(machine_.stand_by(spares));
+      perform(machine_.stand_by(spares, now_));
     } else if (dice == 19) {
       perform(machine_.waited_for(std::vector<bool>(machine_.slots().size(), true), now_));
     } else if (!alive_.empty()) {
@@ -91,16 +91,20 @@ class RandomNode {
         const int present = below(20) == 0 ? below(ranks_) : ranks_;
         for (int rank = 0; rank < present; ++rank) alive_.push_back(rank);
         if (present < ranks_) absent = present;
-      } else if (const auto* replaced = std::get_if<ReplaceRank>(&effect)) {
+      } else if (const auto* replaced = std::get_if<ReplaceRanks>(&effect)) {
+        ASSERT_EQ(replaced->losses.size(), 1u);
+        const auto& loss = replaced->losses[0];
         for (std::size_t rank = 0; rank < replaced->slots.size(); ++rank) {
           const int slot = replaced->slots[rank];
           const bool is_started =
-              replaced->remedy == Remedy::start_again && replaced->ending.rank == static_cast<int>(rank);
+              loss.remedy == Remedy::start_again && loss.ending.rank == static_cast<int>(rank);
           EXPECT_EQ(std::ranges::count(alive_, slot), is_started ? 0 : 1) << "NA-1";
           EXPECT_EQ(machine_.rank_of(slot), static_cast<int>(rank));
           if (is_started) alive_.push_back(slot);
         }
         EXPECT_GE(replaced->slots.size(), 1u);
+      } else if (const auto* again = std::get_if<FormAgain>(&effect)) {
+        for (const int slot : again->slots) EXPECT_EQ(std::ranges::count(alive_, slot), 1);
       } else if (const auto* admitted = std::get_if<AdmitSpares>(&effect)) {
         for (const int slot : admitted->slots) EXPECT_EQ(std::ranges::count(alive_, slot), 1);
       } else if (const auto* spare = std::get_if<StartSpare>(&effect)) {
@@ -118,7 +122,11 @@ class RandomNode {
         finished_ = true;
       }
     }
-    if (absent) return perform(machine_.start_failed(*absent, ranks_ - *absent));
+    if (absent) {
+      std::vector<int> slots;
+      for (int slot = *absent; slot < ranks_; ++slot) slots.push_back(slot);
+      return perform(machine_.start_failed(slots));
+    }
     EXPECT_TRUE(armed_ || finished_ || machine_.state() == "watching") << "NA-2, " << machine_.state();
   }
 

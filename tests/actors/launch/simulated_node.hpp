@@ -55,10 +55,10 @@ class Node final : public Gang {
     loop_.after(time, [this, signal] { shell_.signalled(signal); });
   }
 
-  core::Result<void> begin(int generation) override {
+  core::Result<void> begin(const StartGang& gang) override {
     EXPECT_EQ(processes_.running() - abandoned_, 0)
         << "NA-1: the gang starts only when no process of the generation before it runs";
-    generation_ = generation;
+    generation_ = gang.generation;
     began_.push_back(loop_.now());
     return cannot_begin_ ? core::fail(core::Errc::io, "no port is free") : core::Result<void>{};
   }
@@ -97,9 +97,9 @@ class Node final : public Gang {
   void lost_spare(const SpareLost& lost) override {
     says("spare " + std::to_string(lost.slot) + " is lost" + (lost.is_started_again ? ", for another" : ""));
   }
-  core::Result<void> replacing(const ReplaceRank& replaced) override {
-    says("rank " + std::to_string(replaced.ending.rank) + " is replaced" +
-         (replaced.remedy == Remedy::spare ? " by a spare" : ""));
+  core::Result<void> replacing(const ReplaceRanks& replaced) override {
+    says("rank " + std::to_string(replaced.losses[0].ending.rank) + " is replaced" +
+         (replaced.losses[0].remedy == Remedy::spare ? " by a spare" : ""));
     generation_ = replaced.generation;
     return {};
   }

@@ -53,22 +53,22 @@ TEST(Spares, TakeTheRanksOfThoseThatFailAndCostNoRestart) {
   NodeAgentMachine machine(with_spares(2));
   EXPECT_THAT(spares_started(machine.start(at(0))), ElementsAre(3, 4));
 
-  const auto first = all<ReplaceRank>(machine.exited(1, kLost, at(5), kFormed));
+  const auto first = all<ReplaceRanks>(machine.exited(1, kLost, at(5), kFormed));
 
   ASSERT_EQ(first.size(), 1u);
-  EXPECT_EQ(first[0].remedy, Remedy::spare);
-  EXPECT_EQ(first[0].ending.slot, 1);
+  EXPECT_EQ(first[0].losses[0].remedy, Remedy::spare);
+  EXPECT_EQ(first[0].losses[0].ending.slot, 1);
   EXPECT_EQ(first[0].generation, 1);
   EXPECT_THAT(first[0].slots, ElementsAre(0, 3, 2));
   EXPECT_EQ(machine.rank_of(3), 1);
   EXPECT_EQ(machine.rank_of(1), std::nullopt);
-  const auto second = all<ReplaceRank>(machine.exited(1, kLost, at(10), kFormed));
+  const auto second = all<ReplaceRanks>(machine.exited(1, kLost, at(10), kFormed));
   ASSERT_EQ(second.size(), 1u);
   EXPECT_THAT(second[0].slots, ElementsAre(0, 4, 2));
-  EXPECT_EQ(second[0].ending.slot, 3);
+  EXPECT_EQ(second[0].losses[0].ending.slot, 3);
   EXPECT_EQ(machine.restarts(), 0);
   const auto third = machine.exited(0, kLost, at(15), kFormed);
-  EXPECT_TRUE(all<ReplaceRank>(third).empty()) << "none is left";
+  EXPECT_TRUE(all<ReplaceRanks>(third).empty()) << "none is left";
   EXPECT_EQ(machine.state(), "stopping");
 }
 
@@ -79,7 +79,7 @@ TEST(Spares, TakeSeveralRanksThatFailTogether) {
   machine.exited(2, kLost, at(5), kFormed);
   machine.exited(0, kLost, at(5), kForming);
 
-  const auto third = all<ReplaceRank>(machine.exited(1, kLost, at(5), kForming));
+  const auto third = all<ReplaceRanks>(machine.exited(1, kLost, at(5), kForming));
 
   ASSERT_EQ(third.size(), 1u) << "losses of one forming are one failure without progress";
   EXPECT_EQ(third[0].generation, 3);
@@ -92,7 +92,7 @@ TEST(Spares, OfRanksThatDoNotStayAreOfNoUse) {
 
   const auto effects = machine.exited(1, kLost, at(5), {true, false});
 
-  EXPECT_TRUE(all<ReplaceRank>(effects).empty());
+  EXPECT_TRUE(all<ReplaceRanks>(effects).empty());
   machine.exited(0, {0, SIGTERM}, at(6));
   const auto ended = machine.exited(2, {0, SIGTERM}, at(6));
   EXPECT_THAT(slots_killed(ended), ElementsAre(3));
@@ -113,7 +113,7 @@ TEST(Spares, FollowInTheSlotsThatBecameFreeAsLongAsThereAreRestarts) {
 
   EXPECT_EQ(machine.restarts(), 1);
   EXPECT_TRUE(machine.formed().empty());
-  const auto third = all<ReplaceRank>(machine.exited(2, kLost, at(9), kFormed));
+  const auto third = all<ReplaceRanks>(machine.exited(2, kLost, at(9), kFormed));
   ASSERT_EQ(third.size(), 1u);
   EXPECT_THAT(third[0].slots, ElementsAre(3, 4, 0));
 }
@@ -145,7 +145,7 @@ TEST(Spares, ThatDoNotNoticeTheirRankAreKilledForOthers) {
   const auto late = machine.unnoticed_by({false, true, false}, at(7));
 
   EXPECT_THAT(slots_killed(late), ElementsAre(3));
-  const auto next = all<ReplaceRank>(machine.exited(1, kLost, at(7), kForming));
+  const auto next = all<ReplaceRanks>(machine.exited(1, kLost, at(7), kForming));
   ASSERT_EQ(next.size(), 1u);
   EXPECT_THAT(next[0].slots, ElementsAre(0, 4, 2));
   machine.formed();
@@ -158,8 +158,8 @@ TEST(Spares, MendOneRanksJobs) {
 
   const auto effects = machine.exited(0, kLost, at(5), kFormed);
 
-  ASSERT_EQ(all<ReplaceRank>(effects).size(), 1u);
-  EXPECT_THAT(all<ReplaceRank>(effects)[0].slots, ElementsAre(1));
+  ASSERT_EQ(all<ReplaceRanks>(effects).size(), 1u);
+  EXPECT_THAT(all<ReplaceRanks>(effects)[0].slots, ElementsAre(1));
 }
 
 TEST(Spares, AreKilledBeforeTheJobEndsHoweverItDoes) {

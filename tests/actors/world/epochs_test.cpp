@@ -37,8 +37,8 @@ TEST_F(Epochs, OfALauncherThatKeepsNoProcessHaveNoFiles) {
 }
 
 TEST_F(Epochs, AreAwaitedUntilTheLauncherSaysTheNext) {
-  const NextEpoch third{core::Epoch{3}, 4711, {0, 5, 2}};
-  const NextEpoch fourth{core::Epoch{4}, 4712, {0, 1, 2}};
+  const NextEpoch third{core::Epoch{3}, "10.77.0.12", 4711, {{0, 0}, {5, 1}, {2, 0}}};
+  const NextEpoch fourth{core::Epoch{4}, "::1", 4712, {{0, 0}, {1, 0}, {2, 0}}};
   ASSERT_TRUE(announce_epoch(epoch_, third));
   EXPECT_EQ(announced(epoch_), third);
   EXPECT_TRUE(files().is_over(core::Epoch{2}));
@@ -56,10 +56,10 @@ TEST_F(Epochs, AreAwaitedUntilTheLauncherSaysTheNext) {
 }
 
 TEST_F(Epochs, AreAwaitedByASpareUntilOneHasARankForIt) {
-  ASSERT_TRUE(announce_epoch(epoch_, {core::Epoch{3}, 4711, {5, 1}}));
-  const NextEpoch wanted{core::Epoch{5}, 4713, {0, 1, 5}};
+  ASSERT_TRUE(announce_epoch(epoch_, {core::Epoch{3}, "127.0.0.1", 4711, {{5, 0}, {1, 0}}}));
+  const NextEpoch wanted{core::Epoch{5}, "127.0.0.1", 4713, {{0, 0}, {1, 0}, {5, 0}}};
   std::jthread launcher([&] {
-    EXPECT_TRUE(announce_epoch(epoch_, {core::Epoch{4}, 4712, {0, 1}}));
+    EXPECT_TRUE(announce_epoch(epoch_, {core::Epoch{4}, "127.0.0.1", 4712, {{0, 0}, {1, 0}}}));
     EXPECT_TRUE(announce_epoch(epoch_, wanted));
   });
 
@@ -89,7 +89,8 @@ TEST_F(Epochs, ShowWhoTakesPartAndWouldStay) {
 
 TEST_F(Epochs, DoNotComeFromAFileThatIsNotTheirs) {
   for (const std::string text :
-       {"", "x", "3", "-1 7 x", "3 70000 0\n", "3 0 0\n", "3 4711\n", "3 4711 0 x\n", "3 4711 -1\n"}) {
+       {"", "x", "3", "-1 7 h 0 0", "3 70000 h 0 0\n", "3 0 h 0 0\n", "3 4711\n", "3 4711 h\n",
+        "3 4711 h 0\n", "3 4711 h 0 x\n", "3 4711 h -1 0\n", "3 4711 h 0 0 1\n"}) {
     std::ofstream(epoch_, std::ios::trunc) << text;
     EXPECT_FALSE(announced(epoch_)) << text;
   }

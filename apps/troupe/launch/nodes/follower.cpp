@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "core/disregard.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps {
@@ -85,12 +86,17 @@ void Follower::on(const Refused& message) {
 
 void Follower::on(const Welcome& message) {
   const bool is_first = job_.id.empty();
-  job_.place = {message.node, message.nodes, message.first_rank, message.world};
+  job_.place = {message.node, message.nodes, message.first_slot, message.world};
+  job_.keeps_processes = message.keeps_processes;
   job_.options.max_restarts = message.max_restarts;
   state_ = State::following;
   hello_.node = message.node;
   hello_.job = message.job;
   terminal_.say(is_first ? message.line : leader() + " is back");
+  constexpr int kPorts = 4;  // so many losses may follow each other quickly
+  ports_.clear();
+  for (int i = 0; job_.keeps_processes && i < kPorts; ++i) offer_port();
+  told_step_ = -1;
   if (!is_first) return;
   job_.token = actors::to_hex(token_of_job(*secret_, message.job));
   const auto named = name_job(job_, message.job);
@@ -102,35 +108,114 @@ void Follower::on(const Welcome& message) {
   if (!job_.directory_is_temporary) terminal_.say("logs of this node in " + job_.directory.string());
 }
 
-void Follower::on(const Begin& message) {
-  generation_ = message.generation;
-  if (!message.line.empty()) terminal_.say(message.line);
-  job_.master_addr = message.master_addr;
-  local_.begin({message.generation, message.master_addr, message.master_port, message.control_port,
-                message.fence_token});
-  processes_.clear();
-  processes_.resize(static_cast<std::size_t>(job_.ranks));
-  running_.assign(static_cast<std::size_t>(job_.ranks), false);
-  for (int rank = 0; rank < job_.ranks; ++rank) {
-    auto process = local_.start({rank, rank}, [this, rank](ExitStatus status) { exited(rank, status); });
-    if (!process) {
-      terminal_.say(fmt::format("rank {} could not be started: {}", job_.place.first_rank + rank,
-                                process.error().message));
-      return link_->send(NotStarted{generation_, rank, process.error().message});
-    }
-    processes_[static_cast<std::size_t>(rank)] = std::move(*process);
-    running_[static_cast<std::size_t>(rank)] = true;
-  }
+void Follower::offer_port() {
+  auto port = ReservedPort::any();
+  if (!port) return terminal_.say(port.error().message);
+  const int number = port->number();
+  ports_.emplace(number, std::move(*port));
+  link_->send(FreePort{number});
 }
 
-void Follower::exited(int rank, ExitStatus status) {
-  running_[static_cast<std::size_t>(rank)] = false;
-  auto report = local_.report(rank, {job_.place.first_rank + rank, generation_, {}, status, clock_.now()});
+void Follower::on(const Begin& message) {
+  generation_ = {message.generation,
+                 message.master_addr,
+                 message.master_port,
+                 message.control_host,
+                 message.control_port,
+                 message.fence_token,
+                 {}};
+  const auto ranks = std::min(message.slots.size(), message.nodes.size());
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    generation_.seats.push_back({message.slots[rank], message.nodes[rank]});
+  job_.master_addr = message.master_addr;
+  if (message.is_anew) {
+    processes_.clear();
+    processes_.resize(static_cast<std::size_t>(job_.ranks + job_.options.spares));
+    local_.begin(generation_);
+  } else {
+    // Ranks wait for this.
+    const auto told = actors::announce_epoch(
+        epoch_file(job_), {epoch_of(message.generation), message.control_host,
+                           static_cast<std::uint16_t>(message.control_port), generation_.seats});
+    if (!told) terminal_.say(told.error().message);
+    local_.go_on(generation_);
+  }
+  for (const std::string& line : message.lines) terminal_.say(line);
+  const auto used = ports_.find(message.control_port);
+  const bool is_here = !generation_.seats.empty() && generation_.seats.front().node == job_.place.node;
+  if (!is_here || used == ports_.end()) return;
+  last_port_.emplace(std::move(used->second));
+  ports_.erase(used);
+  offer_port();
+}
+
+void Follower::on(const Start& message) {
+  const auto slot = static_cast<std::size_t>(message.slot);
+  if (message.slot < 0 || slot >= processes_.size()) return;
+  const auto rank = message.rank < 0 ? std::nullopt : std::optional(message.rank);
+  Process& started = processes_[slot];
+  started = {};
+  started.generation = generation_.number;
+  auto process = local_.start({message.slot, rank},
+                              [this, own = message.slot](ExitStatus status) { exited(own, status); });
+  if (!process) {
+    terminal_.say(fmt::format("{} {} could not be started: {}", rank ? "rank" : "spare",
+                              rank.value_or(job_.place.first_slot + message.slot), process.error().message));
+    return link_->send(NotStarted{generation_.number, message.slot, process.error().message});
+  }
+  started.process = std::move(*process);
+  started.is_running = true;
+  if (look_ == 0) look_at_members();
+}
+
+void Follower::on(const WaitForMore& message) {
+  core::disregard(actors::ask_to_wait(epoch_file(job_), epoch_of(message.generation)),
+                  "they go on as they are");
+}
+
+/// The launcher of node 0 decides by what it knows of all ranks.
+void Follower::look_at_members() {
+  constexpr std::chrono::milliseconds kBetweenLooks{50};
+  look_ = 0;
+  if (!job_.keeps_processes || state_ != State::following || !has_ranks()) return;
+  tell_members();
+  look_ = clock_.arm(kBetweenLooks, [this] { look_at_members(); });
+}
+
+void Follower::tell_members() {
+  Members message;
+  for (std::size_t slot = 0; slot < processes_.size(); ++slot) {
+    Process& each = processes_[slot];
+    if (!each.process) continue;
+    const auto member = actors::declared(member_file(job_, static_cast<int>(slot)));
+    if (!member || *member == each.told) continue;
+    each.told = *member;
+    message.slots.push_back(static_cast<int>(slot));
+    message.epochs.push_back(member->epoch.value);
+    message.states.push_back(static_cast<int>(member->state));
+  }
+  std::ifstream(progress_file(job_)) >> message.step;
+  if (message.slots.empty() && message.step == told_step_) return;
+  told_step_ = message.step;
+  link_->send(message);
+}
+
+bool Follower::has_ranks() const {
+  return std::ranges::any_of(processes_, &Process::is_running);
+}
+
+void Follower::exited(int slot, ExitStatus status) {
+  Process& ended = processes_[static_cast<std::size_t>(slot)];
+  ended.is_running = false;
+  const auto seat = std::ranges::find(generation_.seats, job_.place.first_slot + slot, &actors::Seat::slot);
+  const auto rank = static_cast<int>(seat - generation_.seats.begin());
+  auto report = local_.report(slot, {rank, ended.generation, {}, status, clock_.now()});
   if (state_ == State::following) {
+    if (job_.keeps_processes) tell_members();
     for (std::string& line : report.last_error_lines) line = cut(std::move(line));
-    link_->send(Exited{generation_, rank, status.code, status.signal, report.pid, cut(report.error_message),
-                       report.meaning, report.last_error_lines});
-  } else if (state_ == State::cut_off && std::ranges::count(running_, true) == 0) {
+    link_->send(Exited{ended.generation, slot, status.code, status.signal, report.pid,
+                       cut(report.error_message), report.meaning, report.last_error_lines});
+  } else if (state_ == State::cut_off && !has_ranks()) {
     // Not here: this is called by what it destroys.
     clock_.cancel(kill_);
     kill_ = clock_.arm({}, [this] { all_have_ended(); });
@@ -138,30 +223,30 @@ void Follower::exited(int rank, ExitStatus status) {
 }
 
 void Follower::on(const Signal& message) {
-  const auto rank = static_cast<std::size_t>(message.rank);
-  if (message.generation != generation_ || message.rank < 0 || rank >= processes_.size()) return;
-  actors::Process* const process = processes_[rank].get();
-  if (process == nullptr) return;
+  const auto slot = static_cast<std::size_t>(message.slot);
+  if (message.slot < 0 || slot >= processes_.size()) return;
+  actors::Process* const process = processes_[slot].process.get();
+  if (process == nullptr || processes_[slot].generation != message.generation) return;
   if (message.group) return process->signal_group(message.signal);
   if (message.signal == SIGCONT) {
-    if (process->wake()) local_.woken(message.rank);
+    if (process->wake()) local_.woken(message.slot);
     return;
   }
-  if (!process->handles(message.signal)) return local_.withheld(message.rank, message.signal);
+  if (!process->handles(message.signal)) return local_.withheld(message.slot, message.signal);
   process->signal(message.signal);
 }
 
 void Follower::on(const Failed& message) {
-  if (message.generation != generation_) return;
+  if (message.generation != generation_.number) return;
   local_.write_failure(message.text);
-  terminal_.say(message.line);
+  if (!message.line.empty()) terminal_.say(message.line);
 }
 
 void Follower::on(const Ended& message) {
   for (const std::string& line : message.lines) terminal_.say(line);
   processes_.clear();
   // One that came only now has nothing to clear away.
-  if (generation_ != kNoGeneration) local_.clear_away();
+  if (generation_.number != kNoGeneration) local_.clear_away();
   link_->send(Cleared{message.generation});
 }
 
@@ -175,10 +260,10 @@ void Follower::lost(const std::string& reason) {
   if (state_ == State::looking) return not_found(reason);
   state_ = State::cut_off;
   const std::string failure = fmt::format("{} was lost: {}", leader(), reason);
-  const bool has_ranks = std::ranges::count(running_, true) > 0;
-  terminal_.say(failure + (has_ranks ? "; stopping the ranks of this node" : ""));
+  const bool must_stop = has_ranks();
+  terminal_.say(failure + (must_stop ? "; stopping the ranks of this node" : ""));
   give_up_at_ = clock_.now() + job_.meeting.patience;
-  if (!has_ranks) return all_have_ended();
+  if (!must_stop) return all_have_ended();
   local_.write_failure(failure);
   signal_ranks(SIGTERM);
   signal_ranks(SIGCONT);
@@ -193,8 +278,8 @@ void Follower::lost(const std::string& reason) {
 }
 
 void Follower::signal_ranks(int signal) {
-  for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
-    if (running_[rank] && processes_[rank]) processes_[rank]->signal_group(signal);
+  for (const Process& each : processes_) {
+    if (each.is_running) each.process->signal_group(signal);
   }
 }
 
@@ -202,12 +287,11 @@ void Follower::signal_ranks(int signal) {
 void Follower::all_have_ended() {
   clock_.cancel(std::exchange(kill_, 0));
   processes_.clear();
-  running_.clear();
-  if (generation_ != kNoGeneration) local_.clear_away();
+  if (generation_.number != kNoGeneration) local_.clear_away();
   if (stop_signal_ != 0) {
     return end(128 + stop_signal_, fmt::format("stopped by {}", actors::signal_name(stop_signal_)));
   }
-  if (job_.options.max_restarts == 0) {
+  if (job_.options.max_restarts == 0 && job_.meeting.fewest_nodes == job_.meeting.nodes) {
     return end(1, fmt::format("job {} ends here with exit code 1: {} was lost, and no restart was asked for "
                               "(--max-restarts)",
                               job_.id, leader()));
@@ -224,6 +308,7 @@ void Follower::end(int exit_code, const std::string& line) {
   last_line_ = line;
   clock_.cancel(std::exchange(again_, 0));
   clock_.cancel(std::exchange(kill_, 0));
+  clock_.cancel(std::exchange(look_, 0));
   if (link_) link_->close();
   loop_.stop();
 }

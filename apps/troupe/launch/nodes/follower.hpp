@@ -5,17 +5,20 @@
 #include <asio/steady_timer.hpp>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "actors/world/clock.hpp"
+#include "actors/world/epochs.hpp"
 #include "actors/world/job_guard.hpp"
 #include "actors/world/process.hpp"
 #include "apps/troupe/launch/local_ranks.hpp"
 #include "apps/troupe/launch/nodes/link.hpp"
 #include "apps/troupe/launch/nodes/secret.hpp"
+#include "apps/troupe/launch/ports.hpp"
 
 namespace troupe::apps {
 
@@ -48,6 +51,8 @@ class Follower {
   void on(const Refused& message);
   void on(const Welcome& message);
   void on(const Begin& message);
+  void on(const Start& message);
+  void on(const WaitForMore& message);
   void on(const Signal& message);
   void on(const Failed& message);
   void on(const Ended& message);
@@ -56,7 +61,10 @@ class Follower {
   template <class Other>
   void on(const Other&) {}
 
-  void exited(int rank, actors::ExitStatus status);
+  void exited(int slot, actors::ExitStatus status);
+  void offer_port();
+  void tell_members();
+  void look_at_members();
   void lost(const std::string& reason);
   void signal_ranks(int signal);
   void all_have_ended();
@@ -80,9 +88,20 @@ class Follower {
   std::chrono::nanoseconds give_up_at_{};
   std::chrono::nanoseconds say_at_{};  ///< when people hear next why it is not found
   State state_ = State::looking;
-  int generation_ = -1;
-  std::vector<std::unique_ptr<actors::Process>> processes_;  ///< by local rank
-  std::vector<bool> running_;
+  struct Process {
+    std::unique_ptr<actors::Process> process;  ///< null: none was started
+    int generation = 0;                        ///< in which it was
+    bool is_running = false;
+    actors::Membership told{};  ///< to the launcher of node 0
+  };
+  bool has_ranks() const;
+
+  Generation generation_{.number = -1, .master_addr = {}, .control_host = {}, .fence_token = {}, .seats = {}};
+  std::vector<Process> processes_;         ///< by slot
+  std::map<int, ReservedPort> ports_;      ///< where rank 0 may listen
+  std::optional<ReservedPort> last_port_;  ///< where it does
+  std::int64_t told_step_ = -1;
+  actors::AlarmId look_ = 0;
   int stop_signal_ = 0;
   int exit_code_ = 1;
   std::string last_line_;

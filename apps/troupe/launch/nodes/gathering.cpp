@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 #include <variant>
@@ -13,7 +14,7 @@
 namespace troupe::apps {
 
 void Leader::start(Lobby& lobby, const actors::JobToken& secret, Hello own) {
-  table_.emplace(job_.meeting.nodes, std::move(own), job_.meeting.host);
+  table_.emplace(job_.meeting.nodes, job_.meeting.fewest_nodes, std::move(own), job_.meeting.host);
   patience_ = clock_.arm(job_.meeting.patience, [this] {
     give_up(1, fmt::format("not all nodes came within {:.3g} s: {}",
                            std::chrono::duration<double>(job_.meeting.patience).count(), table_->waiting()));
@@ -29,6 +30,13 @@ void Leader::start(Lobby& lobby, const actors::JobToken& secret, Hello own) {
       },
       [this](const std::string& line) { terminal_.say(line); });
   say_who_is_missing();
+  call_for_the_last();
+}
+
+/// Where enough are there, those that may come have some time left.
+void Leader::call_for_the_last() {
+  clock_.cancel(std::exchange(last_call_, 0));
+  if (table_->is_enough()) last_call_ = clock_.arm(job_.meeting.last_call, [this] { all_are_here(); });
 }
 
 void Leader::say_who_is_missing() {
@@ -54,9 +62,11 @@ void Leader::take_in(const std::shared_ptr<NodeLink>& link, Hello hello) {
                             table_->remove(id);
                             terminal_.say(fmt::format("{} has left: {}", host, reason));
                             say_who_is_missing();
+                            call_for_the_last();
                           }});
-  if (!table_->is_complete()) return say_who_is_missing();
-  all_are_here();
+  if (table_->is_complete()) return all_are_here();
+  say_who_is_missing();
+  call_for_the_last();
 }
 
 void Leader::refuse(const std::shared_ptr<NodeLink>& link, const std::string& reason, bool may_try_again) {
@@ -82,8 +92,9 @@ Welcome Leader::welcome_of(int node) const {
   return {job_.id,
           node,
           job_.place.nodes,
-          member(node).first_rank,
+          member(node).first_slot,
           job_.place.world,
+          job_.keeps_processes,
           job_.options.max_restarts,
           job_.options.term_timeout_seconds,
           fmt::format("job {}: {}", job_.id, summary())};
@@ -91,10 +102,16 @@ Welcome Leader::welcome_of(int node) const {
 
 void Leader::all_are_here() {
   clock_.cancel(std::exchange(patience_, 0));
+  clock_.cancel(std::exchange(last_call_, 0));
   choose_address();
   std::map<int, std::shared_ptr<NodeLink>> guests = std::exchange(guests_, {});
   table_->assign();
-  job_.place = {0, job_.meeting.nodes, 0, table_->world()};
+  job_.place = {0, table_->size(), 0, table_->world()};
+  const auto has_spares = [](const auto& each) { return each.hello.spares > 0; };
+  const bool can_mend = job_.options.max_restarts > 0 || table_->may_change() ||
+                        table_->fewest_ranks() < table_->world() ||
+                        std::ranges::any_of(table_->members(), has_spares);
+  job_.keeps_processes = job_.options.recovery == "in-place" && can_mend;
   nodes_.resize(static_cast<std::size_t>(job_.place.nodes));
   terminal_.say(fmt::format("job {}: {}{}", job_.id, summary(),
                             job_.directory_is_temporary ? "" : "; logs in " + job_.directory.string()));
@@ -118,11 +135,14 @@ void Leader::attach(int node, const std::shared_ptr<NodeLink>& link) {
 
 /// A launcher that comes while the job runs: one that was lost, or one in its place.
 void Leader::take_back(const std::shared_ptr<NodeLink>& link, Hello hello) {
-  int node = hello.node;
+  // Where nodes come and go, a launcher's number is the one that it got.
+  int node = table_->may_change() && hello.job.empty() ? -1 : hello.node;
   for (int each = 1; node < 0 && each < job_.place.nodes; ++each) {
     if (!nodes_[static_cast<std::size_t>(each)].link) node = each;
   }
-  if (node <= 0 || node >= job_.place.nodes) {
+  const bool is_known = node > 0 && node < job_.place.nodes;
+  if (!is_known && table_->may_change() && !table_->is_complete()) return add(link, std::move(hello));
+  if (!is_known) {
     return refuse(link,
                   fmt::format("{} comes too late or is one too many: the job runs on its {} nodes, {}",
                               hello.host, job_.place.nodes, table_->present()),
@@ -144,7 +164,23 @@ void Leader::take_back(const std::shared_ptr<NodeLink>& link, Hello hello) {
   table_->replace(node, std::move(hello), link->peer_address());
   terminal_.say(fmt::format("{} at {} is back", name_of(member(node)), link->peer_address()));
   attach(node, link);
+  send_generation(nodes_[static_cast<std::size_t>(node)], true, {});
   agent_->node_ready(node);
+}
+
+/// One that comes to a job that runs.
+void Leader::add(const std::shared_ptr<NodeLink>& link, Hello hello) {
+  const std::string host = hello.host;
+  const auto added = table_->add(std::move(hello), link->peer_address());
+  if (!added) return refuse(link, added.error().message, false);
+  table_->assign();
+  const int node = table_->size() - 1;
+  job_.place.nodes = table_->size();
+  nodes_.emplace_back();
+  terminal_.say(fmt::format("{} at {} comes to the job, as node {}", host, link->peer_address(), node));
+  attach(node, link);
+  send_generation(nodes_.back(), true, {});
+  agent_->node_added({member(node).hello.ranks, member(node).hello.spares});
 }
 
 void Leader::receive(int node, NodeMessage message) {
@@ -154,6 +190,10 @@ void Leader::receive(int node, NodeMessage message) {
     on(node, *absent);
   } else if (const auto* got = std::get_if<Signalled>(&message)) {
     if (!is_over_) on(node, *got);
+  } else if (const auto* members = std::get_if<Members>(&message)) {
+    on(node, *members);
+  } else if (const auto* port = std::get_if<FreePort>(&message)) {
+    nodes_[static_cast<std::size_t>(node)].free_ports.push_back(port->number);
   } else if (const auto* cleared = std::get_if<Cleared>(&message)) {
     if (cleared->generation == generation_.number) agent_->node_ready(node);
   }
@@ -161,33 +201,48 @@ void Leader::receive(int node, NodeMessage message) {
 
 void Leader::on(int node, const Exited& exited) {
   Node& remote = nodes_[static_cast<std::size_t>(node)];
-  const auto rank = static_cast<std::size_t>(exited.rank);
-  if (exited.generation != generation_.number || exited.rank < 0 || rank >= remote.on_exit.size()) return;
-  remote.exits[exited.rank] = exited;
-  if (const auto tell = std::exchange(remote.on_exit[rank], nullptr)) tell({exited.code, exited.signal});
+  const auto found = remote.processes.find(exited.slot);
+  if (found == remote.processes.end() || found->second.generation != exited.generation) return;
+  remote.exits[exited.slot] = exited;
+  const auto tell = std::move(found->second.exited);
+  remote.processes.erase(found);
+  tell({exited.code, exited.signal});
 }
 
 void Leader::on(int node, const NotStarted& message) {
-  const auto& of = member(node);
-  if (message.generation != generation_.number || message.rank < 0 || message.rank >= of.hello.ranks) return;
-  agent_->start_failed(of.first_rank + message.rank, of.hello.ranks - message.rank,
-                       {core::Errc::io, message.error});
+  Node& remote = nodes_[static_cast<std::size_t>(node)];
+  const auto found = remote.processes.find(message.slot);
+  if (found == remote.processes.end() || found->second.generation != message.generation) return;
+  remote.processes.erase(found);
+  agent_->start_failed(member(node).first_slot + message.slot, {core::Errc::io, message.error});
+}
+
+void Leader::on(int node, const Members& message) {
+  Node& remote = nodes_[static_cast<std::size_t>(node)];
+  const auto count = std::min({message.slots.size(), message.epochs.size(), message.states.size()});
+  for (std::size_t i = 0; i < count; ++i)
+    remote.members[message.slots[i]] = {core::Epoch{message.epochs[i]},
+                                        static_cast<actors::Membership::State>(message.states[i])};
+  remote.step = std::max(remote.step, message.step);
 }
 
 void Leader::lose(int node, const std::string& reason) {
   Node& remote = nodes_[static_cast<std::size_t>(node)];
   remote.link.reset();
   remote.lost_because = reason;
-  if (is_over_) return;
+  remote.processes.clear();
+  remote.members.clear();
+  remote.free_ports.clear();
+  if (!is_over_) agent_->node_lost(node);
+}
+
+void Leader::node_gone(int node, bool ends_others) {
   const auto& of = member(node);
-  const std::string failure = fmt::format("{} at {} was lost: {}", name_of(of), of.address, reason);
-  if (agent_->machine().state() == "watching") {
-    say_failure(failure);
-  } else {
-    terminal_.say(failure);
-  }
-  for (auto& tell : remote.on_exit) tell = nullptr;
-  agent_->node_lost(node, of.first_rank, of.hello.ranks);
+  const std::string failure = fmt::format("{} at {} was lost: {}", name_of(of), of.address,
+                                          nodes_[static_cast<std::size_t>(node)].lost_because);
+  if (ends_others) return say_failure(failure);
+  terminal_.say(failure);
+  tell_all(Notice{failure});
 }
 
 void Leader::tell_all(const NodeMessage& message) {
@@ -198,6 +253,7 @@ void Leader::tell_all(const NodeMessage& message) {
 
 void Leader::give_up(int exit_code, const std::string& why) {
   clock_.cancel(std::exchange(patience_, 0));
+  clock_.cancel(std::exchange(last_call_, 0));
   exit_code_ = exit_code;
   is_over_ = true;
   last_line_ = fmt::format("job {} ends with exit code {}: {}", job_.id, exit_code, why);
@@ -228,7 +284,9 @@ const NodeTable::Member& Leader::member(int node) const {
 }
 
 std::string Leader::host_of(int rank) const {
-  return is_alone() ? "" : member(table_->node_of_rank(rank)).hello.host;
+  const auto& slots = agent_->machine().slots();
+  const auto place = static_cast<std::size_t>(rank);
+  return is_alone() || place >= slots.size() ? "" : member(node_of(slots[place])).hello.host;
 }
 
 }  // namespace troupe::apps

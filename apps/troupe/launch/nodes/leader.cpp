@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <utility>
@@ -26,14 +27,18 @@ std::chrono::nanoseconds nanoseconds_of(double seconds) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
 
-actors::NodeAgentConfig agent_config(const Job& job) {
+actors::NodeAgentConfig agent_config(const Job& job, const NodeTable* table) {
   actors::NodeAgentConfig config;
   config.ranks = job.place.world;
   config.nodes = job.place.nodes;
   config.max_restarts = job.options.max_restarts;
-  config.in_place = keeps_processes(job);
+  config.in_place = job.keeps_processes;
   config.spares = job.options.spares;
-  config.fewest_ranks = job.fewest_ranks;
+  config.fewest_ranks = table ? table->fewest_ranks() : job.fewest_ranks;
+  if (table) {
+    config.fewest_nodes = job.meeting.fewest_nodes;
+    for (const auto& each : table->members()) config.shares.push_back({each.hello.ranks, each.hello.spares});
+  }
   for (const int signal : job.stop_signals) config.forwarded_signals.erase(signal);
   config.term_timeout = nanoseconds_of(job.options.term_timeout_seconds);
   config.first_backoff = nanoseconds_of(job.options.restart_backoff_seconds);
@@ -47,10 +52,11 @@ std::string in_seconds(std::chrono::nanoseconds time) {
 
 }  // namespace
 
-/// A rank of another node.
+/// A process of another node.
 class Leader::RemoteProcess final : public actors::Process {
  public:
-  RemoteProcess(Leader& leader, int node, int rank) : leader_(leader), node_(node), rank_(rank) {}
+  RemoteProcess(Leader& leader, int node, int slot)
+      : leader_(leader), node_(node), slot_(slot), generation_(leader.generation_.number) {}
 
   std::int64_t pid() const override { return 0; }
   void signal(int signal) override { send(signal, false); }
@@ -67,12 +73,13 @@ class Leader::RemoteProcess final : public actors::Process {
  private:
   void send(int signal, bool group) const {
     const auto& link = leader_.nodes_[static_cast<std::size_t>(node_)].link;
-    if (link) link->send(Signal{leader_.generation_.number, rank_, signal, group});
+    if (link) link->send(Signal{generation_, slot_, signal, group});
   }
 
   Leader& leader_;
   int node_;
-  int rank_;
+  int slot_;
+  int generation_;  ///< in which it was started
 };
 
 Leader::Leader(Job& job, asio::io_context& loop, actors::Clock& clock, actors::Processes& processes,
@@ -95,7 +102,7 @@ void Leader::start_agent() {
     terminal_.say("OMP_NUM_THREADS is set to 1 for each rank; set it yourself for more");
   }
   for (const std::string& warning : job_.options.warnings) terminal_.say("warning: " + warning);
-  agent_.emplace(agent_config(job_), clock_, *this);
+  agent_.emplace(agent_config(job_, table_ ? &*table_ : nullptr), clock_, *this);
   agent_->start();
 }
 
@@ -104,13 +111,15 @@ std::string Leader::summary() const {
                                        job_.options.program.front());
   if (is_alone()) return what;
   std::vector<std::string> places;
+  int first = 0;
   for (const auto& each : table_->members()) {
-    const int last = each.first_rank + each.hello.ranks - 1;
-    places.push_back(each.hello.ranks == 1
-                         ? fmt::format("{} (rank {})", each.hello.host, last)
-                         : fmt::format("{} (ranks {} to {})", each.hello.host, each.first_rank, last));
+    const int last = first + each.hello.ranks - 1;
+    places.push_back(first == last ? fmt::format("{} (rank {})", each.hello.host, last)
+                                   : fmt::format("{} (ranks {} to {})", each.hello.host, first, last));
+    first = last + 1;
   }
-  return fmt::format("{} on {} nodes: {}", what, job_.place.nodes, fmt::join(places, ", "));
+  return fmt::format("{} on {} node{}: {}", what, job_.place.nodes, job_.place.nodes == 1 ? "" : "s",
+                     fmt::join(places, ", "));
 }
 
 void Leader::signalled(int signal) {
@@ -145,62 +154,73 @@ int Leader::conclude() {
   return exit_code_;
 }
 
-Result<void> Leader::begin(int generation) {
+Result<void> Leader::begin(const actors::StartGang& gang) {
   report_ = GenerationReport{};
-  report_.generation = generation;
+  report_.generation = gang.generation;
   report_.started = clock_.now();
   ports_.clear();
   ports_.push_back(job_.master_port == 0
                        ? TRY(ReservedPort::any())
                        : TRY(ReservedPort::of(job_.master_addr, job_.master_port, "--master-addr")));
+  generation_.master_addr = job_.master_addr;
+  generation_.master_port = ports_[0].number();
   ports_.push_back(TRY(ReservedPort::any()));
-  generation_ = {generation, job_.master_addr, ports_[0].number(), ports_[1].number(), posix::unique_name()};
-  if (generation > 0) {
-    terminal_.say(fmt::format("restart {} of {}", agent_->machine().restarts(), job_.options.max_restarts));
+  generation_ = TRY(next_generation(gang.generation, gang.slots));
+  std::vector<std::string> lines;
+  if (gang.generation > 0) {
+    lines.push_back(fmt::format("restart {} of {}", agent_->machine().restarts(), job_.options.max_restarts));
+    terminal_.say(lines.back());
   }
-  for (Node& node : nodes_) node.exits.clear();
   replaced_.clear();
   local_.begin(generation_);
+  for (Node& node : nodes_) {
+    node.processes.clear();
+    node.exits.clear();
+    node.members.clear();
+    send_generation(node, true, lines);
+  }
   return {};
+}
+
+int Leader::own_slot(int slot) const {
+  return is_alone() ? slot : slot - member(node_of(slot)).first_slot;
 }
 
 Result<std::unique_ptr<actors::Process>> Leader::start(actors::ProcessPlace place,
                                                        std::function<void(ExitStatus)> exited) {
-  if (is_alone()) {
-    auto started = local_.start(place, std::move(exited));
+  const int node = node_of(place.slot);
+  const int slot = own_slot(place.slot);
+  if (node == 0) {
+    auto started = local_.start({slot, place.rank}, std::move(exited));
     if (!started && !place.rank)
       terminal_.say(fmt::format("spare {} could not be started: {}", place.slot, started.error().message));
     return started;
   }
-  const int rank = place.slot;
-  const int node = table_->node_of_rank(rank);
-  if (node == 0) return local_.start(place, std::move(exited));
-  const int local_rank = rank - member(node).first_rank;
   Node& remote = nodes_[static_cast<std::size_t>(node)];
-  if (local_rank == 0) {
-    remote.on_exit.clear();
-    const int number = generation_.number;
-    if (remote.link) {
-      remote.link->send(
-          Begin{number, generation_.master_addr, generation_.master_port, generation_.control_port,
-                generation_.fence_token,
-                number == 0 ? "" : fmt::format("restart {} of {}", number, job_.options.max_restarts)});
-    }
-  }
-  remote.on_exit.push_back(std::move(exited));
-  return std::make_unique<RemoteProcess>(*this, node, local_rank);
+  remote.processes[slot] = {generation_.number, std::move(exited)};
+  remote.members.erase(slot);
+  if (remote.link) remote.link->send(Start{slot, place.rank.value_or(-1)});
+  return std::make_unique<RemoteProcess>(*this, node, slot);
 }
 
 void Leader::not_started(int rank, const core::Error& error) {
   terminal_.say(fmt::format("{} could not be started: {}", name_of_rank(rank, host_of(rank)), error.message));
 }
 
+std::optional<Membership> Leader::declared(int slot) const {
+  const int node = node_of(slot);
+  if (node == 0) return actors::declared(member_file(job_, own_slot(slot)));
+  const auto& members = nodes_[static_cast<std::size_t>(node)].members;
+  const auto found = members.find(own_slot(slot));
+  return found == members.end() ? std::nullopt : std::optional(found->second);
+}
+
 actors::Standing Leader::standing_of(const std::vector<int>& slots) {
-  if (!keeps_processes(job_)) return {};
+  if (!job_.keeps_processes) return {};
   using State = Membership::State;
   actors::Standing standing{true, true};
   for (const int slot : slots) {
-    const auto member = actors::declared(member_file(job_, slot));
+    const auto member = declared(slot);
     standing.is_formed &= member && member->epoch == epoch_of(generation_.number) &&
                           member->state != State::forming && member->state != State::stands_by;
     standing.all_stay &= member && member->state != State::left;
@@ -213,7 +233,7 @@ std::vector<bool> Leader::waiting_of(const std::vector<int>& slots) {
   std::vector<bool> waiting(slots.size(), false);
   int others = 0;
   for (std::size_t rank = slots.size(); rank-- > 0 && others < 2;) {
-    const auto member = actors::declared(member_file(job_, slots[rank]));
+    const auto member = declared(slots[rank]);
     waiting[rank] = member && member->epoch == epoch_of(generation_.number) &&
                     member->state == Membership::State::waiting;
     others += waiting[rank] ? 0 : 1;
@@ -224,14 +244,14 @@ std::vector<bool> Leader::waiting_of(const std::vector<int>& slots) {
 std::vector<bool> Leader::standing_by(const std::vector<int>& slots) {
   std::vector<bool> found;
   for (const int slot : slots) {
-    const auto member = actors::declared(member_file(job_, slot));
+    const auto member = declared(slot);
     found.push_back(member && member->state == Membership::State::stands_by);
   }
   return found;
 }
 
 bool Leader::stood_by(int slot) {
-  return actors::declared(member_file(job_, slot)).has_value();
+  return declared(slot).has_value();
 }
 
 void Leader::lost_spare(const actors::SpareLost& lost) {
@@ -245,82 +265,146 @@ void Leader::lost_spare(const actors::SpareLost& lost) {
                               : "no restart is left for another (--max-restarts)"));
 }
 
-std::string Leader::description_of(const actors::ReplaceRank& replaced) const {
-  const int rank = replaced.ending.rank;
-  switch (replaced.remedy) {
-    case actors::Remedy::spare:
-      return fmt::format("spare {} is rank {} now, the others stay",
-                         replaced.slots[static_cast<std::size_t>(rank)], rank);
-    case actors::Remedy::fewer_ranks:
-      return fmt::format("the job goes on with {} rank{}: those after rank {} are one less now",
-                         replaced.slots.size(), replaced.slots.size() == 1 ? "" : "s", rank);
-    case actors::Remedy::start_again:
-      break;
+std::vector<std::string> Leader::descriptions_of(const actors::ReplaceRanks& replaced) const {
+  std::vector<std::string> lines;
+  std::vector<int> gone;
+  for (const auto& [ending, remedy] : replaced.losses) {
+    if (remedy == actors::Remedy::fewer_ranks) {
+      gone.push_back(ending.rank);
+    } else if (remedy == actors::Remedy::spare) {
+      const auto slot = replaced.slots[static_cast<std::size_t>(ending.rank)];
+      lines.push_back(fmt::format("spare {} is rank {} now, the others stay", slot, ending.rank));
+    } else {
+      lines.push_back(fmt::format("rank {} is started again, the others stay: restart {} of {}", ending.rank,
+                                  agent_->machine().restarts(), job_.options.max_restarts));
+    }
   }
-  return fmt::format("rank {} is started again, the others stay: restart {} of {}", rank,
-                     agent_->machine().restarts(), job_.options.max_restarts);
+  const auto ranks = fmt::format("{} rank{}", replaced.slots.size(), replaced.slots.size() == 1 ? "" : "s");
+  if (gone.size() == 1) {
+    lines.push_back(
+        fmt::format("the job goes on with {}: those after rank {} are one less now", ranks, gone[0]));
+  } else if (!gone.empty()) {
+    lines.push_back(fmt::format("the job goes on with {}, without ranks {}: those after them have moved down",
+                                ranks, fmt::join(gone, ", ")));
+  }
+  return lines;
 }
 
-Result<void> Leader::replacing(const actors::ReplaceRank& replaced) {
+Result<void> Leader::replacing(const actors::ReplaceRanks& replaced) {
   // The others wait for this, and for nothing else.
-  const int control_port = TRY(announce(replaced.generation, replaced.slots));
-  replaced_.push_back(report_of(replaced.ending));
-  report_.ranks = {replaced_.back()};
+  const Generation next = TRY(next_generation(replaced.generation, replaced.slots));
+  TRY(announce(next));
+  report_.ranks.clear();
+  for (const auto& loss : replaced.losses) report_.ranks.push_back(report_of(loss.ending));
+  replaced_.insert(replaced_.end(), report_.ranks.begin(), report_.ranks.end());
   report_.cause = 0;
-  for (const std::string& line : describe(report_)) terminal_.say(line);
-  terminal_.say(description_of(replaced));
-  go_on(replaced.generation, control_port, replaced.slots);
+  auto lines = describe(report_);
+  for (std::string& line : descriptions_of(replaced)) lines.push_back(std::move(line));
+  go_on(next, lines);
+  return {};
+}
+
+Result<void> Leader::forming_again(const actors::FormAgain& again) {
+  const Generation next = TRY(next_generation(again.generation, again.slots));
+  TRY(announce(next));
+  go_on(next, {"the ranks have lost each other, and all of them run: they stay, and connect anew"});
   return {};
 }
 
 Result<void> Leader::ask_to_wait(const actors::AskToWait& asked) {
+  tell_all(WaitForMore{asked.generation});
   return actors::ask_to_wait(epoch_file(job_), epoch_of(asked.generation));
 }
 
 Result<void> Leader::admitting(const actors::AdmitSpares& admitted) {
-  const int control_port = TRY(announce(admitted.generation, admitted.slots));
-  terminal_.say(
-      fmt::format("the job goes on with {} ranks, after the step that it has saved", admitted.slots.size()));
-  go_on(admitted.generation, control_port, admitted.slots);
+  const Generation next = TRY(next_generation(admitted.generation, admitted.slots));
+  TRY(announce(next));
+  go_on(next, {fmt::format("the job goes on with {} ranks, after the step that it has saved",
+                           admitted.slots.size())});
   return {};
 }
 
-/// Returns the port where rank 0 listens.
-Result<int> Leader::announce(int generation, const std::vector<int>& slots) {
-  ports_.back() = TRY(ReservedPort::any());
-  const int port = ports_.back().number();
-  TRY(actors::announce_epoch(epoch_file(job_),
-                             {epoch_of(generation), static_cast<std::uint16_t>(port), slots}));
-  return port;
+/// Rank 0 listens on the node where it is.
+Result<Generation> Leader::next_generation(int number, const std::vector<int>& slots) {
+  Generation next = generation_;
+  next.number = number;
+  next.fence_token = posix::unique_name();
+  next.seats.clear();
+  for (const int slot : slots) next.seats.push_back({slot, node_of(slot)});
+  const int node = next.seats.front().node;
+  if (node == 0) {
+    ports_.back() = TRY(ReservedPort::any());
+    next.control_host = job_.master_addr;
+    next.control_port = ports_.back().number();
+    return next;
+  }
+  auto& ports = nodes_[static_cast<std::size_t>(node)].free_ports;
+  if (ports.empty())
+    return core::fail(core::Errc::unavailable, "{} has said no port where rank 0 could listen",
+                      name_of(member(node)));
+  next.control_host = member(node).address;
+  next.control_port = ports.front();
+  ports.erase(ports.begin());
+  return next;
 }
 
-void Leader::go_on(int generation, int control_port, const std::vector<int>& slots) {
-  for (std::size_t rank = 0; rank < slots.size(); ++rank) local_.becomes(slots[rank], static_cast<int>(rank));
-  report_ = GenerationReport{};
-  report_.generation = generation;
-  report_.started = clock_.now();
-  generation_.number = generation;
-  generation_.control_port = control_port;
-  generation_.fence_token = posix::unique_name();
+Result<void> Leader::announce(const Generation& next) const {
+  if (!job_.keeps_processes) return {};
+  return actors::announce_epoch(
+      epoch_file(job_),
+      {epoch_of(next.number), next.control_host, static_cast<std::uint16_t>(next.control_port), next.seats});
+}
+
+/// The ranks are told first, and then people.
+void Leader::go_on(const Generation& next, const std::vector<std::string>& lines) {
+  generation_ = next;
+  for (const Node& node : nodes_) send_generation(node, false, lines);
+  for (const std::string& line : lines) terminal_.say(line);
   local_.go_on(generation_);
+  report_ = GenerationReport{};
+  report_.generation = next.number;
+  report_.started = clock_.now();
+}
+
+void Leader::send_generation(const Node& node, bool is_anew, const std::vector<std::string>& lines) const {
+  if (!node.link) return;
+  Begin message{generation_.number,
+                is_anew,
+                generation_.master_addr,
+                generation_.master_port,
+                generation_.control_host,
+                generation_.control_port,
+                generation_.fence_token,
+                {},
+                {},
+                lines};
+  for (const auto& seat : generation_.seats) {
+    message.slots.push_back(seat.slot);
+    message.nodes.push_back(seat.node);
+  }
+  node.link->send(message);
 }
 
 void Leader::stopped_while_forming() {
-  local_.write_failure("the job was stopped while its ranks formed another epoch");
+  const std::string why = "the job was stopped while its ranks formed another epoch";
+  local_.write_failure(why);
+  tell_all(Failed{generation_.number, why, ""});
 }
 
 std::optional<std::int64_t> Leader::committed_step() {
   std::ifstream file(progress_file(job_));
-  std::int64_t step = 0;
-  return file >> step ? std::optional(step) : std::nullopt;
+  std::int64_t step = -1;
+  if (!(file >> step)) step = -1;
+  for (const Node& node : nodes_) step = std::max(step, node.step);
+  return step < 0 ? std::nullopt : std::optional(step);
 }
 
 void Leader::withheld(int slot, int signal) {
-  local_.withheld(slot, signal);
+  local_.withheld(own_slot(slot), signal);
 }
 
 void Leader::woken(int slot) {
-  local_.woken(slot);
+  local_.woken(own_slot(slot));
 }
 
 void Leader::failed(int rank, ExitStatus status) {
@@ -353,8 +437,8 @@ RankReport Leader::report_of(const actors::Ending& ending) {
   for (const RankReport& each : replaced_) {
     if (each.ending.generation == ending.generation && each.ending.rank == ending.rank) return each;
   }
-  const int node = is_alone() ? 0 : table_->node_of_rank(ending.rank);
-  if (node == 0) return local_.report(ending.slot, ending);
+  const int node = node_of(ending.slot);
+  if (node == 0) return local_.report(own_slot(ending.slot), ending);
   RankReport report{ending, member(node).hello.host, 0, {}, {}, {}};
   const Node& remote = nodes_[static_cast<std::size_t>(node)];
   if (ending.kind == actors::Ending::Kind::lost) {
@@ -362,7 +446,7 @@ RankReport Leader::report_of(const actors::Ending& ending) {
                                  member(node).address, remote.lost_because);
     return report;
   }
-  const auto exit = remote.exits.find(ending.rank - member(node).first_rank);
+  const auto exit = remote.exits.find(own_slot(ending.slot));
   if (exit == remote.exits.end()) return report;
   report.pid = exit->second.pid;
   report.last_error_lines = exit->second.last_lines;

@@ -11,6 +11,7 @@
 
 #include "actors/launch/node_agent_shell.hpp"
 #include "actors/world/clock.hpp"
+#include "actors/world/epochs.hpp"
 #include "apps/troupe/launch/local_ranks.hpp"
 #include "apps/troupe/launch/nodes/lobby.hpp"
 #include "apps/troupe/launch/nodes/node_table.hpp"
@@ -33,7 +34,7 @@ class Leader final : public actors::Gang {
   /// After the loop: the report, and what the terminal has not taken yet.
   int conclude();
 
-  core::Result<void> begin(int generation) override;
+  core::Result<void> begin(const actors::StartGang& gang) override;
   core::Result<std::unique_ptr<actors::Process>> start(
       actors::ProcessPlace place, std::function<void(actors::ExitStatus)> exited) override;
   void not_started(int rank, const core::Error& error) override;
@@ -44,7 +45,9 @@ class Leader final : public actors::Gang {
   core::Result<void> ask_to_wait(const actors::AskToWait& asked) override;
   core::Result<void> admitting(const actors::AdmitSpares& admitted) override;
   void lost_spare(const actors::SpareLost& lost) override;
-  core::Result<void> replacing(const actors::ReplaceRank& replaced) override;
+  core::Result<void> replacing(const actors::ReplaceRanks& replaced) override;
+  core::Result<void> forming_again(const actors::FormAgain& again) override;
+  void node_gone(int node, bool ends_others) override;
   void stopped_while_forming() override;
   std::optional<std::int64_t> committed_step() override;
   void withheld(int slot, int signal) override;
@@ -59,8 +62,15 @@ class Leader final : public actors::Gang {
   struct Node {
     std::shared_ptr<NodeLink> link;  ///< none while it is lost
     std::string lost_because;
-    std::vector<std::function<void(actors::ExitStatus)>> on_exit;  ///< by local rank
-    std::map<int, Exited> exits;                                   ///< of the generation
+    struct Process {
+      int generation = 0;
+      std::function<void(actors::ExitStatus)> exited;
+    };
+    std::map<int, Process> processes;           ///< by its slots, as all that follows
+    std::map<int, Exited> exits;                ///< of the last process in each
+    std::map<int, actors::Membership> members;  ///< what they declare
+    std::int64_t step = -1;                     ///< the last one that rank 0 said there
+    std::vector<int> free_ports;
   };
 
   // Before the job begins.
@@ -69,6 +79,8 @@ class Leader final : public actors::Gang {
   void refuse(const std::shared_ptr<NodeLink>& link, const std::string& reason, bool may_try_again);
   void say_who_is_missing();
   void all_are_here();
+  void call_for_the_last();
+  void add(const std::shared_ptr<NodeLink>& link, Hello hello);
   void give_up(int exit_code, const std::string& why);
   void choose_address();
 
@@ -78,6 +90,7 @@ class Leader final : public actors::Gang {
   void on(int node, const Exited& exited);
   void on(int node, const NotStarted& message);
   void on(int node, const Signalled& message);
+  void on(int node, const Members& message);
   void lose(int node, const std::string& reason);
   void tell_all(const NodeMessage& message);
   void say_failure(const std::string& failure);
@@ -86,11 +99,17 @@ class Leader final : public actors::Gang {
 
   const NodeTable::Member& member(int node) const;
   std::string host_of(int rank) const;
+  int node_of(int slot) const { return is_alone() ? 0 : agent_->machine().node_of(slot); }
+  /// Among those of its node.
+  int own_slot(int slot) const;
+  std::optional<actors::Membership> declared(int slot) const;
   bool is_alone() const { return job_.meeting.nodes == 1; }
   RankReport report_of(const actors::Ending& ending);
-  std::string description_of(const actors::ReplaceRank& replaced) const;
-  core::Result<int> announce(int generation, const std::vector<int>& slots);
-  void go_on(int generation, int control_port, const std::vector<int>& slots);
+  std::vector<std::string> descriptions_of(const actors::ReplaceRanks& replaced) const;
+  core::Result<Generation> next_generation(int number, const std::vector<int>& slots);
+  core::Result<void> announce(const Generation& next) const;
+  void go_on(const Generation& next, const std::vector<std::string>& lines);
+  void send_generation(const Node& node, bool is_anew, const std::vector<std::string>& lines) const;
   Welcome welcome_of(int node) const;
   std::string summary() const;
 
@@ -104,6 +123,7 @@ class Leader final : public actors::Gang {
   std::map<int, std::shared_ptr<NodeLink>> guests_;  ///< by member, before the job begins
   std::vector<Node> nodes_;                          ///< since then
   actors::AlarmId patience_ = 0;
+  actors::AlarmId last_call_ = 0;
   std::set<int> have_signalled_;  ///< nodes whose launcher got a signal that ends the job
   std::vector<ReservedPort> ports_;
   Generation generation_;

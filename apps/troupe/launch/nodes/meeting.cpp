@@ -27,7 +27,7 @@ constexpr int kDynamicPort = 29400;
 constexpr int kStaticPort = 29500;
 
 /// What --nnodes says.
-Result<int> parse_nodes(const std::string& text) {
+Result<void> take_nodes(const std::string& text, Meeting& meeting) {
   constexpr core::Bounds<int> kNodes{1, 1 << 20};
   const std::size_t colon = text.find(':');
   const auto least = core::parse_number<int>(std::string_view(text).substr(0, colon), kNodes);
@@ -38,14 +38,9 @@ Result<int> parse_nodes(const std::string& text) {
     return core::fail(Errc::invalid_argument, "--nnodes: expected N or MIN:MAX, found {}",
                       core::quoted_excerpt(text));
   }
-  if (*most != *least) {
-    return core::fail(
-        Errc::unavailable,
-        "--nnodes {}: in this version the number of nodes is fixed; give --nnodes {}, or --nnodes "
-        "{}",
-        text, *most, *least);
-  }
-  return *most;
+  meeting.nodes = *most;
+  meeting.fewest_nodes = *least;
+  return {};
 }
 
 /// The launchers' places as their engine numbers them: the ranks that detect_environment() finds are
@@ -89,6 +84,7 @@ Result<void> take_engine(const actors::JobEnvironment& launchers, const LaunchOp
                       meeting.nodes, launchers.launcher, count);
   }
   meeting.nodes = count;
+  if (options.nnodes.empty()) meeting.fewest_nodes = count;
   meeting.node = launchers.rank.value;
   meeting.engine = launchers.launcher;
   meeting.host = launchers.control_host;
@@ -142,13 +138,14 @@ Result<void> take_configuration(const LaunchOptions& options, Meeting& meeting) 
   for (const std::string& part : CLI::detail::split(options.rdzv_conf, ',')) {
     const std::size_t equals = part.find('=');
     const std::string key = part.substr(0, equals);
-    const bool is_ours =
-        key == "join_timeout" || key == "keep_alive_interval" || key == "keep_alive_max_attempt";
+    const bool is_ours = key == "join_timeout" || key == "last_call_timeout" ||
+                         key == "keep_alive_interval" || key == "keep_alive_max_attempt";
     if (!is_ours) continue;
     const auto value = core::parse_number<double>(equals == std::string::npos ? "" : part.substr(equals + 1),
                                                   {0.05, 1'000'000});
     if (!value) return core::fail(Errc::invalid_argument, "--rdzv-conf: {}: {}", key, value.error().message);
     if (key == "join_timeout") meeting.patience = seconds_of(*value);
+    if (key == "last_call_timeout") meeting.last_call = seconds_of(*value);
     if (key == "keep_alive_interval") meeting.heartbeat.interval = seconds_of(*value);
     if (key == "keep_alive_max_attempt") attempts = *value;
   }
@@ -161,7 +158,7 @@ Result<void> take_configuration(const LaunchOptions& options, Meeting& meeting) 
 
 Result<Meeting> find_meeting(const LaunchOptions& options, const actors::Variables& variables) {
   Meeting meeting;
-  if (!options.nnodes.empty()) meeting.nodes = TRY(parse_nodes(options.nnodes));
+  if (!options.nnodes.empty()) TRY(take_nodes(options.nnodes, meeting));
   if (options.standalone && meeting.nodes > 1) {
     return core::fail(Errc::invalid_argument,
                       "--standalone is for one node; leave it out, or leave --nnodes {} out", options.nnodes);

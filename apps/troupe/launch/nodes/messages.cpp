@@ -12,18 +12,23 @@ namespace troupe::apps {
 
 using Json = nlohmann::json;
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Hello, version, host, instance, job, node, ranks, settings, program)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NotStarted, generation, rank, error)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Exited, generation, rank, code, signal, pid, error, meaning, last_lines)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Hello, version, host, instance, job, node, ranks, fewest_ranks, spares,
+                                   settings, program)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NotStarted, generation, slot, error)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Exited, generation, slot, code, signal, pid, error, meaning, last_lines)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Members, slots, epochs, states, step)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FreePort, number)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Cleared, generation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Signalled, signal)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Greeting, host)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Refused, reason, may_try_again)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Welcome, job, node, nodes, first_rank, world, max_restarts,
-                                   term_timeout_seconds, line)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Begin, generation, master_addr, master_port, control_port, fence_token,
-                                   line)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Signal, generation, rank, signal, group)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Welcome, job, node, nodes, first_slot, world, keeps_processes,
+                                   max_restarts, term_timeout_seconds, line)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Begin, generation, is_anew, master_addr, master_port, control_host,
+                                   control_port, fence_token, slots, nodes, lines)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Start, slot, rank)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WaitForMore, generation)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Signal, generation, slot, signal, group)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Failed, generation, text, line)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Ended, generation, lines)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(JobOver, exit_code, line, report)
@@ -32,9 +37,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Notice, line)
 namespace {
 
 /// In the order of the variant.
-constexpr const char* kNames[] = {"hello",    "not started", "exited",  "cleared", "signalled",
-                                  "greeting", "refused",     "welcome", "begin",   "signal",
-                                  "failed",   "ended",       "over",    "notice"};
+constexpr const char* kNames[] = {"hello",     "not started", "exited",  "members", "free port", "cleared",
+                                  "signalled", "greeting",    "refused", "welcome", "begin",     "start",
+                                  "wait",      "signal",      "failed",  "ended",   "over",      "notice"};
 static_assert(std::size(kNames) == std::variant_size_v<NodeMessage>);
 
 template <std::size_t... kIndex>

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -45,7 +46,7 @@ std::string name_of(const NodeTable::Member& member) {
   return member.node < 0 ? member.hello.host : fmt::format("{} (node {})", member.hello.host, member.node);
 }
 
-NodeTable::NodeTable(int nodes, Hello own, std::string address) : nodes_(nodes) {
+NodeTable::NodeTable(int nodes, int fewest, Hello own, std::string address) : nodes_(nodes), fewest_(fewest) {
   own.node = 0;
   members_.push_back({0, std::move(own), std::move(address), 0, 0});
 }
@@ -85,6 +86,7 @@ Result<void> NodeTable::check(const Hello& hello, const std::string& address) co
 }
 
 Result<int> NodeTable::add(Hello hello, std::string address) {
+  if (may_change()) hello.node = -1;
   TRY(check(hello, address));
   const int node = hello.node;
   members_.push_back({next_id_, std::move(hello), std::move(address), node, 0});
@@ -105,24 +107,33 @@ void NodeTable::assign() {
     member.node = next++;
   }
   std::ranges::sort(members_, {}, &Member::node);
-  int rank = 0;
-  for (Member& member : members_) member.first_rank = std::exchange(rank, rank + member.hello.ranks);
+  int slot = 0;
+  for (Member& member : members_)
+    member.first_slot = std::exchange(slot, slot + member.hello.ranks + member.hello.spares);
 }
 
 int NodeTable::world() const {
-  return members_.back().first_rank + members_.back().hello.ranks;
+  int ranks = 0;
+  for (const Member& member : members_) ranks += member.hello.ranks;
+  return ranks;
 }
 
-int NodeTable::node_of_rank(int rank) const {
-  const auto after = std::ranges::upper_bound(members_, rank, {}, &Member::first_rank);
-  return std::prev(after)->node;
+int NodeTable::fewest_ranks() const {
+  std::vector<int> fewest;
+  for (const Member& member : members_) fewest.push_back(member.hello.fewest_ranks);
+  std::ranges::sort(fewest);
+  fewest.resize(static_cast<std::size_t>(std::min(fewest_, size())));
+  return std::accumulate(fewest.begin(), fewest.end(), 0);
 }
 
 Result<void> NodeTable::check_return(int node, const Hello& hello) const {
   const Member& lost = members_[static_cast<std::size_t>(node)];
-  if (hello.ranks == lost.hello.ranks && hello.version == lost.hello.version) return {};
-  return core::fail(Errc::mismatch, "{} has {} ranks and troupe {}; {}, which it replaces, had {} and {}",
-                    hello.host, hello.ranks, hello.version, name_of(lost), lost.hello.ranks,
+  const auto size_of = [](const Hello& of) {
+    return fmt::format("{} ranks, {} spares", of.ranks, of.spares);
+  };
+  if (size_of(hello) == size_of(lost.hello) && hello.version == lost.hello.version) return {};
+  return core::fail(Errc::mismatch, "{} has {} and troupe {}; {}, which it replaces, had {} and {}",
+                    hello.host, size_of(hello), hello.version, name_of(lost), size_of(lost.hello),
                     lost.hello.version);
 }
 
@@ -139,8 +150,11 @@ std::string NodeTable::present() const {
 }
 
 std::string NodeTable::waiting() const {
-  const int missing = nodes_ - static_cast<int>(members_.size());
-  return fmt::format("waiting for {} of {} nodes; here {} {}", missing, nodes_,
+  if (is_enough()) {
+    return fmt::format("waiting for up to {} more of {} nodes; here {} {}", nodes_ - size(), nodes_,
+                       size() == 1 ? "is" : "are", present());
+  }
+  return fmt::format("waiting for {} of {} nodes; here {} {}", fewest_ - size(), fewest_,
                      members_.size() == 1 ? "is" : "are", present());
 }
 

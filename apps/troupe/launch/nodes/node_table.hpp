@@ -16,23 +16,30 @@ class NodeTable {
     Hello hello;
     std::string address;
     int node = 0;
-    int first_rank = 0;
+    int first_slot = 0;
   };
 
-  NodeTable(int nodes, Hello own, std::string address);
+  /// With `fewest` below `nodes` their numbers follow from the order in which they come, and more may be
+  /// added while the job runs.
+  NodeTable(int nodes, int fewest, Hello own, std::string address);
 
   /// Takes a launcher in; returns its id. An Error says why it cannot be one of the nodes.
   core::Result<int> add(Hello hello, std::string address);
   void remove(int id);
 
-  bool is_complete() const { return static_cast<int>(members_.size()) == nodes_; }
-  /// When it is complete: gives nodes without a number the lowest free ones, in the order in which they came,
-  /// and counts ranks by node.
+  int size() const { return static_cast<int>(members_.size()); }
+  bool is_complete() const { return size() == nodes_; }
+  bool is_enough() const { return size() >= fewest_; }
+  bool may_change() const { return fewest_ < nodes_; }
+  /// When there are enough: gives nodes without a number the lowest free ones, in the order in which they
+  /// came, and counts slots by node.
   void assign();
   /// In the order of nodes, after assign().
   const std::vector<Member>& members() const { return members_; }
+  /// Ranks of all.
   int world() const;
-  int node_of_rank(int rank) const;
+  /// Ranks that are left if as many nodes as may be missing are, and each of the others has its fewest.
+  int fewest_ranks() const;
 
   /// A launcher that takes the place of a lost one, after assign().
   core::Result<void> check_return(int node, const Hello& hello) const;
@@ -49,6 +56,7 @@ class NodeTable {
   core::Result<void> check(const Hello& hello, const std::string& address) const;
 
   int nodes_;
+  int fewest_;
   std::vector<Member> members_;
   int next_id_ = 1;
 };
