@@ -2,6 +2,7 @@
 """troupe.checkpoint: what it saves is what the state was, DCP reads it and the other way round, damage is found, and a
 save that ends early shows nothing."""
 
+import argparse
 import os
 import signal
 import tempfile
@@ -18,6 +19,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed import fsdp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import troupe.torch  # noqa: F401
 from troupe import checkpoint
@@ -183,8 +185,85 @@ class Checkpoints(unittest.TestCase):
             self.assertIn("the save to", logged.output[0])
 
     def test_that_are_not_there_are_told(self):
-        with self.assertRaisesRegex(Error, "has no file .metadata"):
+        with self.assertRaisesRegex(Error, "which has a file .metadata, nor of torch_checkpointing"):
             checkpoint.load({"w": torch.zeros(3)}, self.folder)
+
+
+WHOLE = torch.arange(35.0).view(7, 5)
+
+
+def as_torch_checkpointing(folder):
+    """<item>_<rank>.pt, on a mesh of two axes; `plain` is replicated."""
+    dist.init_process_group(BACKEND)
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    state = {name: distribute_tensor(WHOLE, mesh, placements) for name, placements in PLACEMENTS.items()}
+    rank = dist.get_rank()
+    torch.save({**state, "plain": torch.ones(2)}, Path(folder, f"model_{rank}.pt"))
+    torch.save(7, Path(folder, f"step_{rank}.pt"))
+    dist.destroy_process_group()
+
+
+PLACEMENTS = {"rows": [Replicate(), Shard(0)], "boxes": [Shard(0), Shard(1)], "twice": [Shard(0), Shard(0)],
+              "copies": [Replicate(), Replicate()]}
+
+
+def read_back(folder):
+    dist.init_process_group(BACKEND)
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    state = {"model": {name: distribute_tensor(torch.zeros(7, 5), mesh, [Shard(1)]) for name in PLACEMENTS}, "step": 0}
+    checkpoint.load(state, folder)
+    found = [torch.equal(tensor.full_tensor(), WHOLE) for tensor in state["model"].values()], state["step"]
+    dist.destroy_process_group()
+    return found
+
+
+class Harmful:
+    def __reduce__(self):
+        return os.mkdir, ("/nonexistent/harm",)
+
+
+class OfOthers(unittest.TestCase):
+    def setUp(self):
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
+
+    def test_of_megatron_have_a_common_state(self):
+        common = {"iteration": 12, "args": argparse.Namespace(lr=0.5), "opt": {"lr": 0.1, "t": torch.tensor([1.0, 2.0])}}
+        for as_object in (False, True):
+            with self.subTest(as_object=as_object), tempfile.TemporaryDirectory() as folder:
+                tensors = {"decoder.w": WHOLE.clone()}
+                dcp.save({**tensors, **({"common_state/shard_0_1": [common]} if as_object else {})}, checkpoint_id=folder,
+                         no_dist=True, planner=dcp.DefaultSavePlanner(flatten_state_dict=False))
+                Path(folder, "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
+                if not as_object:
+                    torch.save(common, Path(folder, "common.pt"))
+                state = {"decoder.w": torch.zeros(7, 5), "iteration": 0, "args": None, "opt": {"lr": 0.0,
+                                                                                              "t": torch.zeros(2)}}
+                checkpoint.load(state, folder)
+                self.assertTrue(torch.equal(state["decoder.w"], WHOLE))
+                self.assertEqual((state["iteration"], state["args"], state["opt"]["lr"], state["opt"]["t"].tolist()),
+                                 (12, common["args"], 0.1, [1, 2]))
+
+    def test_of_torch_checkpointing_are_read_by_any_number_of_ranks(self):
+        ranks.results(4, as_torch_checkpointing, self.folder)
+        for count in (2, 3):
+            self.assertEqual(ranks.results(count, read_back, self.folder), [([True] * len(PLACEMENTS), 7)] * count)
+        state = {"model": {"rows": torch.zeros(7, 5), "plain": torch.zeros(2)}}
+        checkpoint.load(state, self.folder)
+        self.assertTrue(torch.equal(state["model"]["rows"], WHOLE))
+        self.assertEqual(state["model"]["plain"].tolist(), [1, 1])
+        file = Path(self.folder, "model_3.pt")
+        file.write_bytes(file.read_bytes()[:1000])
+        with self.assertRaisesRegex(Error, "model_3.pt cannot be read"):
+            checkpoint.load(state, self.folder)
+        file.unlink()
+        with self.assertRaisesRegex(Error, "has .* of the 35 elements of model"):
+            checkpoint.load(state, self.folder)
+
+    def test_that_would_run_something_are_refused(self):
+        dcp.save({"w": torch.ones(2)}, checkpoint_id=self.folder, no_dist=True)
+        torch.save({"iteration": Harmful()}, Path(self.folder, "common.pt"))
+        with self.assertRaisesRegex(Error, "common.pt has objects that are not loaded without your leave"):
+            checkpoint.load({"w": torch.zeros(2)}, self.folder)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ too, with a hash of every file, and visible only when they are whole.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -29,7 +30,9 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as _dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata
 
+from troupe import _foreign
 from troupe.errors import Error, Status
 
 __all__ = ["Checkpointer", "Reader", "Save", "Writer", "load", "save_async"]
@@ -132,8 +135,10 @@ class Writer(FileSystemWriter):
 
 
 class Reader(FileSystemReader):
-    """Compares each file that a rank reads with its hash, before anything of it is used. Directories of DCP's own, which
-    have no hashes, are read as they are."""
+    """Compares each file that a rank reads with its hash, before anything of it is used. Directories of DCP's own, of
+    Megatron (torch_dist) with its common state, and of torch_checkpointing have no hashes, and are read as they are."""
+
+    _beside = _foreign.Values()
 
     def __init__(self, directory: Union[str, os.PathLike[str]], *, verify: bool = True) -> None:
         super().__init__(directory)
@@ -159,16 +164,26 @@ class Reader(FileSystemReader):
                             "checkpoint")
 
     def read_metadata(self, *arguments: Any, **more: Any) -> Any:
-        _recover(Path(self.path).absolute())
-        if not (Path(self.path) / _METADATA).is_file():
-            raise Error(Status.NOT_FOUND, f"{self.path} is no checkpoint of torch.distributed.checkpoint: it has no file "
-                        f"{_METADATA}")
-        self._check([_METADATA])
-        return super().read_metadata(*arguments, **more)
+        folder = Path(self.path)
+        _recover(folder.absolute())
+        if (folder / _METADATA).is_file():
+            self._check([_METADATA])
+            metadata: Any = super().read_metadata(*arguments, **more)
+            self._beside = _foreign.common_state(folder, metadata)
+            metadata.state_dict_metadata.update(self._beside.metadata)
+            return metadata
+        if not _foreign.is_torch_checkpointing(folder):
+            raise Error(Status.NOT_FOUND, f"{self.path} is no checkpoint of torch.distributed.checkpoint, which has a file "
+                        f"{_METADATA}, nor of torch_checkpointing, which has files such as model_0.pt")
+        self._beside = _foreign.torch_checkpointing(folder)
+        return Metadata(state_dict_metadata=self._beside.metadata, storage_data={})
 
     def read_data(self, plan: Any, planner: Any) -> Any:
-        self._check({self.storage_data[item.storage_index].relative_path for item in plan.items})
-        return super().read_data(plan, planner)
+        beside = [item for item in plan.items if self._beside.has(item.storage_index)]
+        own = [item for item in plan.items if not self._beside.has(item.storage_index)]
+        self._check({self.storage_data[item.storage_index].relative_path for item in own})
+        self._beside.read(beside, planner)
+        return super().read_data(dataclasses.replace(plan, items=own), planner)
 
 
 def _cause_of(error: CheckpointException) -> BaseException:
@@ -273,7 +288,9 @@ def save_async(state_dict: dict[str, Any], directory: Union[str, os.PathLike[str
 
 def load(state_dict: dict[str, Any], directory: Union[str, os.PathLike[str]], *, verify: bool = True,
          process_group: Any = None) -> None:
-    """Fills the state in place from a directory that save_async() or DCP wrote, with any number of ranks. An `Error`
+    """Fills the state in place from a directory that save_async(), DCP, Megatron (torch_dist) or torch_checkpointing wrote,
+    with any number of ranks. Of Megatron's common state entries are taken by their names in it; of torch_checkpointing's
+    the state's first level are the items. An `Error`
     with the status CORRUPT names a file that differs from its hash."""
     reader, alone = Reader(directory, verify=verify), not (dist.is_available() and dist.is_initialized())
     reader.read_metadata()  # what is wrong with it is told here; DCP wraps such errors

@@ -6,15 +6,16 @@ import os
 from contextlib import contextmanager
 from typing import Any, Iterator
 
-import torch.distributed as dist
+import torch.distributed
 
+dist: Any = torch.distributed
 _SAYS_SO = "TORCHELASTIC_USE_AGENT_STORE"
 
 
 def _has_store_at_master_port() -> bool:
     if not dist.is_available() or not dist.is_initialized() or "TROUPE_CONTROL_ADDR" in os.environ:
         return False
-    store: Any = dist.distributed_c10d._get_default_store()
+    store = dist.distributed_c10d._get_default_store()
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
     return isinstance(store, dist.TCPStore) and str(store.port) == os.environ.get("MASTER_PORT")
