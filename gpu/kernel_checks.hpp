@@ -85,6 +85,8 @@ inline void check_parameter_step(const ParameterStep& parameter) {
         "an optimizer steps fp32 master values, one per gradient");
   CHECK(parameter.parameter.view.bytes == 0 || parameter.parameter.count() == count,
         "the parameter has one element per gradient");
+  CHECK(parameter.cleared.bytes == 0 || parameter.cleared.data == parameter.gradient.view.data,
+        "an optimizer clears its own gradient");
 }
 
 inline void check_sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferView momentum) {

@@ -24,7 +24,7 @@ std::vector<View> views_of(const Ranges& ranges) {
 }
 
 std::uint64_t bytes_of(const ParameterStep& step) {
-  return step.gradient.view.bytes + 2 * step.master.bytes + step.parameter.view.bytes;
+  return step.gradient.view.bytes + 2 * step.master.bytes + step.parameter.view.bytes + step.cleared.bytes;
 }
 
 }  // namespace
@@ -151,7 +151,7 @@ void raise_to_largest(ConstElements values, BufferView largest, StreamView strea
 void sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferView momentum,
               StreamView stream) {
   declare(*stream, "sgd_step", {parameter.gradient.view},
-          {parameter.master, parameter.parameter.view, momentum});
+          {parameter.master, parameter.parameter.view, parameter.cleared, momentum});
   if (auto* own = stream->kernels()) return own->sgd_step(options, parameter, momentum);
   const std::uint64_t bytes = bytes_of(parameter) + 2 * momentum.bytes;
   enqueue(stream, "sgd_step", bytes, [=] { sgd_step(options, parameter, momentum); });
@@ -160,7 +160,7 @@ void sgd_step(const SgdOptions& options, const ParameterStep& parameter, BufferV
 void adam_step(const AdamOptions& options, std::int64_t step, const ParameterStep& parameter,
                AdamMoments moments, StreamView stream) {
   declare(*stream, "adam_step", {parameter.gradient.view},
-          {parameter.master, parameter.parameter.view, moments.first, moments.second});
+          {parameter.master, parameter.parameter.view, parameter.cleared, moments.first, moments.second});
   if (auto* own = stream->kernels()) return own->adam_step(options, step, parameter, moments);
   const std::uint64_t bytes = bytes_of(parameter) + 2 * (moments.first.bytes + moments.second.bytes);
   enqueue(stream, "adam_step", bytes, [=] { adam_step(options, step, parameter, moments); });
@@ -169,7 +169,7 @@ void adam_step(const AdamOptions& options, std::int64_t step, const ParameterSte
 void lion_step(const LionOptions& options, const ParameterStep& parameter, BufferView moment,
                StreamView stream) {
   declare(*stream, "lion_step", {parameter.gradient.view},
-          {parameter.master, parameter.parameter.view, moment});
+          {parameter.master, parameter.parameter.view, parameter.cleared, moment});
   if (auto* own = stream->kernels()) return own->lion_step(options, parameter, moment);
   const std::uint64_t bytes = bytes_of(parameter) + 2 * moment.bytes;
   enqueue(stream, "lion_step", bytes, [=] { lion_step(options, parameter, moment); });
@@ -178,7 +178,7 @@ void lion_step(const LionOptions& options, const ParameterStep& parameter, Buffe
 void muon_step(const MuonOptions& options, MatrixShape shape, const ParameterStep& parameter,
                BufferView momentum, BufferView scratch, StreamView stream) {
   declare(*stream, "muon_step", {parameter.gradient.view},
-          {parameter.master, parameter.parameter.view, momentum, scratch});
+          {parameter.master, parameter.parameter.view, parameter.cleared, momentum, scratch});
   if (auto* own = stream->kernels()) return own->muon_step(options, shape, parameter, momentum, scratch);
   const std::uint64_t bytes = bytes_of(parameter) + 2 * momentum.bytes +
                               static_cast<std::uint64_t>(options.steps) * 2 * muon_scratch_bytes(shape);

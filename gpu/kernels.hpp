@@ -83,6 +83,7 @@ struct ParameterStep {
   float gradient_factor = 1;  ///< multiplies the gradient first, for clipping
   BufferView master;          ///< fp32
   Elements parameter;         ///< receives a copy of the new master values; empty for none
+  BufferView cleared;         ///< the gradient's memory if it is to be zero afterwards, otherwise empty
 };
 
 /// `momentum` is the fp32 momentum buffer, initially zero; empty if options.momentum is 0.

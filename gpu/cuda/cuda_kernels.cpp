@@ -312,6 +312,7 @@ void CudaKernels::sgd_step(const SgdOptions& options, const ParameterStep& param
     return launch_sgd_step(SgdFactors(options), arrays_of(parameter, momentum, {}),
                            parameter.gradient.count(), target);
   });
+  if (parameter.cleared.bytes > 0) zero(parameter.cleared);
 }
 
 void CudaKernels::adam_step(const AdamOptions& options, std::int64_t step, const ParameterStep& parameter,
@@ -321,6 +322,7 @@ void CudaKernels::adam_step(const AdamOptions& options, std::int64_t step, const
     return launch_adam_step(AdamFactors(options, step), arrays_of(parameter, moments.first, moments.second),
                             parameter.gradient.count(), target);
   });
+  if (parameter.cleared.bytes > 0) zero(parameter.cleared);
 }
 
 void CudaKernels::lion_step(const LionOptions& options, const ParameterStep& parameter, BufferView moment) {
@@ -329,6 +331,7 @@ void CudaKernels::lion_step(const LionOptions& options, const ParameterStep& par
     return launch_lion_step(LionFactors(options), arrays_of(parameter, moment, {}),
                             parameter.gradient.count(), target);
   });
+  if (parameter.cleared.bytes > 0) zero(parameter.cleared);
 }
 
 void CudaKernels::muon_step(const MuonOptions& options, MatrixShape shape, const ParameterStep& parameter,
@@ -338,6 +341,7 @@ void CudaKernels::muon_step(const MuonOptions& options, MatrixShape shape, const
     return launch_muon_step(MuonFactors(options), shape, options.steps, arrays_of(parameter, momentum, {}),
                             MuonScratch(shape, scratch), target);
   });
+  if (parameter.cleared.bytes > 0) zero(parameter.cleared);
 }
 
 }  // namespace troupe::gpu

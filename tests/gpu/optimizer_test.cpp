@@ -209,6 +209,42 @@ TEST_P(OptimizerStep, AdamWorksOnTheParameterItselfWhenThatIsFp32) {
   expect_same(alone.master, both.parameter.values());
 }
 
+TEST_P(OptimizerStep, MayLeaveZerosInPlaceOfItsGradient) {
+  constexpr std::size_t kBegin = 3, kLength = 1210, kCount = 1300;
+  constexpr MatrixShape kShape{.rows = 11, .columns = 110};
+  const Buffer scratch = place().allocate(muon_scratch_bytes(kShape));
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (int kind = 0; kind < 4; ++kind) {
+      const auto numbers = mixed_numbers(kCount, 7);
+      const auto step = [&](State& state, bool clears) {
+        auto gradient = vector(dtype, numbers);
+        auto parameter = state.step(gradient, 0.7F, kBegin, kLength);
+        if (clears) parameter.cleared = gradient.elements().part(kBegin, kLength).view;
+        const auto first = state.first_part(kBegin, kLength);
+        run([&](auto... stream) {
+          if (kind == 0) sgd_step({.learning_rate = 0.1, .momentum = 0.9}, parameter, first, stream...);
+          if (kind == 1) adam_step({}, 1, parameter, {first, state.second_part(kBegin, kLength)}, stream...);
+          if (kind == 2) lion_step({}, parameter, first, stream...);
+          if (kind == 3) muon_step({}, kShape, parameter, first, scratch.view(), stream...);
+        });
+        return gradient.values();
+      };
+      State kept = state(kCount);
+      State cleared = state(kCount);
+
+      const auto before = step(kept, false);
+      const auto after = step(cleared, true);
+
+      expect_same(cleared.master, kept.master.values());
+      expect_same(cleared.parameter, kept.parameter.values());
+      for (std::size_t i = 0; i < kCount; ++i) {
+        const bool is_stepped = i >= kBegin && i < kBegin + kLength;
+        ASSERT_EQ(after[i], is_stepped ? 0.0F : before[i]) << i << " of kind " << kind;
+      }
+    }
+  }
+}
+
 class Sgd : public Optimizer<SgdOptions> {
  protected:
   void step(State& state, const Vector& gradient, std::size_t begin, std::size_t length) {

@@ -88,6 +88,7 @@ struct DataPlane::State {
   void add_slots(core::BucketIndex bucket, const std::vector<core::TreeStep>& steps);
   void launch(const LaunchCollective& work);
   void keep_verdict(const PrepareVerdict& work);
+  bool clears_with_update(core::BucketIndex bucket) const;
   void clear_gradients(const StepShard& work);
   void step_shard(const StepShard& work);
   void take(DataPlaneGroups made);

@@ -14,6 +14,12 @@ std::vector<std::size_t> sizes(const std::vector<std::int64_t>& counts) {
   return {counts.begin(), counts.end()};
 }
 
+/// One term, which is where the sum belongs.
+bool is_in_place(const gpu::TreeSum& sum) {
+  return sum.slots.size() == 1 && sum.factor == 1.0F && sum.slots[0].view.data == sum.output.view.data &&
+         sum.slots[0].dtype == sum.output.dtype;
+}
+
 std::size_t total(const std::vector<std::int64_t>& counts) {
   std::size_t sum = 0;
   for (const auto count : counts) sum += static_cast<std::size_t>(count);
@@ -225,7 +231,7 @@ void DataPlane::State::add_roots(core::PlanEntryIndex index, core::ElementRange 
     sum.steps = roots[root].steps;
     sum.factor = launch.completes ? scale() : 1.0F;
     sum.output = output;
-    gpu::tree_sum(std::move(sum), update.get());
+    if (!is_in_place(sum)) gpu::tree_sum(std::move(sum), update.get());
   }
 }
 

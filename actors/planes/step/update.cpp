@@ -99,6 +99,7 @@ void DataPlane::State::step_segment(core::BucketIndex bucket, const Segment& seg
   gpu::ParameterStep parameter;
   parameter.gradient = {arena.gradients(bucket, 0, segment.in_buffer), buffer.gradient_dtype};
   parameter.gradient_factor = static_cast<float>(work.gradient_factor);
+  if (clears_with_update(bucket)) parameter.cleared = arena.gradients(bucket, 0, segment.in_buffer);
   parameter.master = part(arena.master(bucket));
   // Blocks are rounded from main values after all of them are stepped.
   const bool rounds_later = has_blocks(bucket);
@@ -123,6 +124,13 @@ void DataPlane::State::step_segment(core::BucketIndex bucket, const Segment& seg
   }
 }
 
+/// Whether the optimizer leaves the gradients that it reads as zeros, while they are in the cache.
+bool DataPlane::State::clears_with_update(core::BucketIndex bucket) const {
+  if (program.reduces_each_round()) return false;
+  const auto slots = summed_slots(bucket, 0);
+  return std::find(slots.begin(), slots.end(), 0) != slots.end();
+}
+
 /// Slots other than the summed ones were cleared when they were merged, and full gradients when they were
 /// reduced. What each round reduces is overwritten, not added to. But a step may be refused because gradients
 /// came again after that: then everything is cleared. Memory that buckets share is cleared by the first of
@@ -130,11 +138,22 @@ void DataPlane::State::step_segment(core::BucketIndex bucket, const Segment& seg
 void DataPlane::State::clear_gradients(const StepShard& work) {
   const auto whole = plan.buckets[work.bucket.value].range;
   if (!program.reduces_each_round()) {
-    const auto clear = [&](int slot) { gpu::zero(arena.gradients(work.bucket, slot, whole), update.get()); };
+    const auto clear = [&](int slot, core::ElementRange range) {
+      if (range.size() > 0) gpu::zero(arena.gradients(work.bucket, slot, range), update.get());
+    };
     if (work.commit) {
-      for (const int slot : summed_slots(work.bucket, 0)) clear(slot);
+      for (const int slot : summed_slots(work.bucket, 0)) {
+        if (slot > 0) clear(slot, whole);
+      }
+      if (!clears_with_update(work.bucket)) return;
+      auto next = whole.start;
+      for (const auto& segment : segments(work.bucket, optimizer_range(work.bucket))) {
+        clear(0, {next, segment.in_buffer.start});
+        next = segment.in_buffer.end;
+      }
+      clear(0, {next, whole.end});
     } else {
-      for (int slot = 0; slot < arena.slots(work.bucket); ++slot) clear(slot);
+      for (int slot = 0; slot < arena.slots(work.bucket); ++slot) clear(slot, whole);
     }
     return;
   }

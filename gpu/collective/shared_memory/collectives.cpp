@@ -86,8 +86,9 @@ class Collective {
   static void copy(const std::byte* from, std::byte* to, std::size_t bytes) {
     if (bytes > 0 && from != to) std::memcpy(to, from, bytes);
   }
+  /// What others take; a member alone writes for nobody.
   void put(Range range, std::size_t offset) const {
-    copy(operation_.input.data + range.begin, outgoing() + offset, range.bytes);
+    if (n_ > 1) copy(operation_.input.data + range.begin, outgoing() + offset, range.bytes);
   }
   void take(std::size_t member, std::size_t offset, Range range) const {
     copy(incoming(member) + offset, operation_.output.data + range.begin, range.bytes);
@@ -140,7 +141,7 @@ class Collective {
       TRY(meet());
       const Range own = share_of(self_);
       reduce(own, self_ * slot_, operation_.output.data + own.begin);
-      copy(operation_.output.data + own.begin, outgoing(), own.bytes);
+      if (n_ > 1) copy(operation_.output.data + own.begin, outgoing(), own.bytes);
       TRY(meet());
       for_each_other([&](std::size_t member) { take(member, 0, share_of(member)); });
     }

@@ -105,6 +105,7 @@ void write_direction(const MuonFactors& factors, const ParameterStep& step, floa
       out[first + i] = muon_direction(factors, gradient[i] * step.gradient_factor, velocity[first + i]);
     }
   });
+  zero(step.cleared);
 }
 
 /// Divides X by its norm.
