@@ -54,6 +54,10 @@ struct Narrow {
   /// fp32's exponent field of the smallest normal number.
   static constexpr std::uint32_t kLeastField = kBias + 2 - (1U << (exponent_bits - 1));
   static constexpr std::uint32_t kRebias = (kLeastField - 1) << kMantissaBits;
+  static constexpr std::uint32_t kLeast = kLeastField << kMantissaBits;
+  /// The power of two that is too large for any number of the format.
+  static constexpr std::uint32_t kBeyond = (kLeastField + (1U << exponent_bits) - (has_infinity ? 2 : 1))
+                                           << kMantissaBits;
 
   TROUPE_HOST_DEVICE static std::uint32_t widen(std::uint32_t code) {
     const std::uint32_t magnitude = code & (kSign - 1);
@@ -71,18 +75,21 @@ struct Narrow {
 
   TROUPE_HOST_DEVICE static std::uint32_t narrow(std::uint32_t bits) {
     const std::uint32_t magnitude = bits & 0x7fff'ffffU;
-    const std::uint32_t rebiased = magnitude - kRebias;
+    const std::uint32_t clamped = is_above(magnitude, kBeyond) ? kBeyond : magnitude;
+    // The smallest normal number's exponent is that of denormals too.
+    const std::uint32_t own = clamped & kInfinity;
+    const std::uint32_t exponent = is_above(kLeast, own) ? kLeast : own;
+    // Adding a number whose last bit weighs as much as the code's rounds to that.
+    const std::uint32_t anchor = exponent + (static_cast<std::uint32_t>(kShift) << kMantissaBits);
+    const std::uint32_t places = bits_of(float_of(clamped) + float_of(anchor)) - anchor;
     // A carry out of the mantissa goes into the exponent, as it must.
-    const std::uint32_t odd = (rebiased >> kShift) & 1U;
-    const std::uint32_t normal = (rebiased + (1U << (kShift - 1)) - 1 + odd) >> kShift;
-    // Adding a number whose last bit weighs as much as the smallest denormal rounds to denormals.
-    constexpr std::uint32_t kAnchor = (kLeastField + kShift) << kMantissaBits;
-    const float anchored = float_of(magnitude) + __builtin_bit_cast(float, kAnchor);
-    const std::uint32_t denormal = bits_of(anchored) - kAnchor;
-    const std::uint32_t nan = kOverflow | (1U << (mantissa_bits - 1)) | ((magnitude >> kShift) & kMantissa);
-    std::uint32_t code = select(is_above(normal, kOverflow), kOverflow, normal);
-    code = select(is_above(kLeastField << kMantissaBits, magnitude), denormal, code);
-    code = select(is_above(magnitude, kInfinity), nan, code);
+    std::uint32_t code = ((exponent - kLeast) >> kShift) + places;
+    if constexpr (has_infinity) {
+      const std::uint32_t nan = kOverflow | (1U << (mantissa_bits - 1)) | ((magnitude >> kShift) & kMantissa);
+      code = select(is_above(magnitude, kInfinity), nan, code);
+    } else {
+      code = is_above(code, kOverflow) ? kOverflow : code;
+    }
     return code | ((bits >> (31 - exponent_bits - mantissa_bits)) & kSign);
   }
 };

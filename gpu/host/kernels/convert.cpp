@@ -15,20 +15,44 @@
 namespace troupe::gpu {
 namespace {
 
+// Two streams at least.
+constexpr std::size_t kAhead = kPrefetchBytes / 2;
+
+/// Runs convert(i) for all i, in groups that the compiler turns into vectors, and fetches ahead what the
+/// arrays, of so many bytes per element, will need.
+template <class Convert, class... Arrays>
+[[gnu::always_inline]] inline void for_all(std::size_t count, Convert convert, const Arrays*... arrays) {
+  constexpr std::size_t kGroup = 64;
+  const auto fetch = [](const auto* array) __attribute__((always_inline)) {
+    for (std::size_t byte = 0; byte < kGroup * sizeof(*array); byte += kGroup) prefetch(array, kAhead + byte);
+  };
+  std::size_t i = 0;
+  for (; i + kGroup <= count; i += kGroup) {
+    (fetch(arrays + i), ...);
+#pragma GCC ivdep
+    for (std::size_t k = 0; k < kGroup; ++k) convert(i + k);
+  }
+  for (; i < count; ++i) convert(i);
+}
+
 template <class Format>
 [[gnu::always_inline]] inline void widen_all(const std::byte* source, float* destination, std::size_t count) {
   const auto* codes = reinterpret_cast<const typename Format::code_type*>(source);
-  for (std::size_t i = 0; i < count; ++i) destination[i] = std::bit_cast<float>(Format::widen(codes[i]));
+  const auto widen = [=](std::size_t i) __attribute__((always_inline)) {
+    destination[i] = std::bit_cast<float>(Format::widen(codes[i]));
+  };
+  for_all(count, widen, codes, destination);
 }
 
 template <class Format>
 [[gnu::always_inline]] inline void narrow_all(const float* source, std::byte* destination,
                                               std::size_t count) {
-  auto* codes = reinterpret_cast<typename Format::code_type*>(destination);
-  for (std::size_t i = 0; i < count; ++i) {
-    codes[i] =
-        static_cast<typename Format::code_type>(Format::narrow(std::bit_cast<std::uint32_t>(source[i])));
-  }
+  using Code = typename Format::code_type;
+  auto* codes = reinterpret_cast<Code*>(destination);
+  const auto narrow = [=](std::size_t i) __attribute__((always_inline)) {
+    codes[i] = static_cast<Code>(Format::narrow(std::bit_cast<std::uint32_t>(source[i])));
+  };
+  for_all(count, narrow, source, codes);
 }
 
 template <class Format>
@@ -36,10 +60,11 @@ template <class Format>
                                            std::size_t count) {
   const auto* a_codes = reinterpret_cast<const typename Format::code_type*>(a);
   const auto* b_codes = reinterpret_cast<const typename Format::code_type*>(b);
-  for (std::size_t i = 0; i < count; ++i) {
+  const auto add = [=](std::size_t i) __attribute__((always_inline)) {
     sum[i] =
         std::bit_cast<float>(Format::widen(a_codes[i])) + std::bit_cast<float>(Format::widen(b_codes[i]));
-  }
+  };
+  for_all(count, add, a_codes, b_codes);
 }
 
 template <class Format>
@@ -67,7 +92,7 @@ struct Same {
   }
 };
 
-/// The same loops, compiled for AVX2.
+/// The same loops, compiled for AVX2 and for AVX-512.
 template <class Format>
 struct Avx2 {
   [[gnu::target("avx2")]] static void widen(const std::byte* source, float* destination, std::size_t count) {
@@ -82,6 +107,22 @@ struct Avx2 {
   }
 };
 
+template <class Format>
+struct Avx512 {
+  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]] static void widen(
+      const std::byte* source, float* destination, std::size_t count) {
+    widen_all<Format>(source, destination, count);
+  }
+  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]] static void narrow(
+      const float* source, std::byte* destination, std::size_t count) {
+    narrow_all<Format>(source, destination, count);
+  }
+  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]] static void add(
+      const std::byte* a, const std::byte* b, float* sum, std::size_t count) {
+    add_all<Format>(a, b, sum, count);
+  }
+};
+
 /// f16 has dedicated instructions.
 struct F16c {
   static constexpr std::size_t kLanes = 8;
@@ -90,7 +131,11 @@ struct F16c {
   [[gnu::target("avx,f16c")]] static void widen(const std::byte* source, float* destination,
                                                 std::size_t count) {
     std::size_t i = 0;
-    for (; i + kLanes <= count; i += kLanes) widen_lanes(source + 2 * i, destination + i);
+    for (; i + kLanes <= count; i += kLanes) {
+      prefetch(source + 2 * i, kAhead);
+      prefetch(destination + i, kAhead);
+      widen_lanes(source + 2 * i, destination + i);
+    }
     if (i == count) return;
     std::array<std::byte, kCodeBytes> codes{};
     std::array<float, kLanes> values{};
@@ -102,7 +147,11 @@ struct F16c {
   [[gnu::target("avx,f16c")]] static void narrow(const float* source, std::byte* destination,
                                                  std::size_t count) {
     std::size_t i = 0;
-    for (; i + kLanes <= count; i += kLanes) narrow_lanes(source + i, destination + 2 * i);
+    for (; i + kLanes <= count; i += kLanes) {
+      prefetch(source + i, kAhead);
+      prefetch(destination + 2 * i, kAhead);
+      narrow_lanes(source + i, destination + 2 * i);
+    }
     if (i == count) return;
     std::array<std::byte, kCodeBytes> codes{};
     std::array<float, kLanes> values{};
@@ -142,9 +191,21 @@ Converter converter() {
   return {Functions::widen, Functions::narrow, Functions::add};
 }
 
-template <class Vector, class Scalar>
+template <class Wide, class Vector, class Scalar>
 Converter converter(InstructionSet instructions) {
-  return instructions >= InstructionSet::avx2 ? converter<Vector>() : converter<Scalar>();
+  switch (instructions) {
+    case InstructionSet::avx512:
+      return converter<Wide>();
+    case InstructionSet::avx2:
+      return converter<Vector>();
+    default:
+      return converter<Scalar>();
+  }
+}
+
+template <class Format>
+Converter of_format(InstructionSet instructions) {
+  return converter<Avx512<Format>, Avx2<Format>, Plain<Format>>(instructions);
 }
 
 }  // namespace
@@ -154,13 +215,13 @@ Converter converter_of(core::DType dtype, InstructionSet instructions) {
     case core::DType::f32:
       return converter<Same>();
     case core::DType::f16:
-      return converter<F16c, Plain<formats::F16>>(instructions);
+      return converter<F16c, F16c, Plain<formats::F16>>(instructions);
     case core::DType::bf16:
-      return converter<Avx2<formats::Bf16>, Plain<formats::Bf16>>(instructions);
+      return of_format<formats::Bf16>(instructions);
     case core::DType::f8_e4m3:
-      return converter<Avx2<formats::E4m3>, Plain<formats::E4m3>>(instructions);
+      return of_format<formats::E4m3>(instructions);
     case core::DType::f8_e5m2:
-      return converter<Avx2<formats::E5m2>, Plain<formats::E5m2>>(instructions);
+      return of_format<formats::E5m2>(instructions);
     default:
       CHECK(false, "kernels take floating elements of at most 32 bits");
   }

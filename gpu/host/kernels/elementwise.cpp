@@ -66,6 +66,10 @@ void fill(Elements destination, float value) {
 void cast(ConstElements source, Elements destination) {
   check_cast(source, destination);
   if (source.dtype == destination.dtype) return copy(source.view, destination.view);
+  if (destination.dtype == core::DType::f32) {
+    float* values = destination.view.as<float>().data();
+    return converter_of(source.dtype).widen(source.view.data, values, source.count());
+  }
   const Reader reader(source);
   const auto narrow = converter_of(destination.dtype).narrow;
   const std::size_t size = core::size_of(destination.dtype);
