@@ -330,6 +330,7 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
     s.experts->decided(decided, s.data->expert_counts());
   }
   if (!s.plan.options.overlap) TRY(s.meter->exposed([&] { return s.publish_all(); }));
+  if (s.checkpoints) s.checkpoints->plane().prepare_for_saves();
   StepOutcome outcome;
   outcome.step = s.step;
   outcome.committed = decided.commit;

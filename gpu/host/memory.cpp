@@ -1,7 +1,9 @@
 #include "gpu/host/memory.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -45,6 +47,17 @@ core::Result<Buffer> allocate_host_memory(std::size_t bytes) {
   }
   if (mapped) return Buffer({data, bytes}, [](BufferView view) { munmap(view.data, view.bytes); });
   return Buffer({data, bytes}, [](BufferView view) { std::free(view.data); });
+}
+
+void provide_pages(BufferView memory) {
+#ifdef MADV_POPULATE_WRITE
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto first = (reinterpret_cast<std::uintptr_t>(memory.data) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<std::uintptr_t>(memory.data) + memory.bytes) / page * page;
+  if (first < end) (void)madvise(reinterpret_cast<void*>(first), end - first, MADV_POPULATE_WRITE);
+#else
+  (void)memory;
+#endif
 }
 
 }  // namespace troupe::gpu

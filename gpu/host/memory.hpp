@@ -15,4 +15,8 @@ inline constexpr std::size_t kBufferAlignment = 256;
 /// thread, and so may the release of the buffer.
 core::Result<Buffer> allocate_host_memory(std::size_t bytes);
 
+/// Has the operating system provide the pages of such memory now and not on first access. Values stay as they
+/// are, also those that other threads write meanwhile. Where the system cannot do that, nothing happens.
+void provide_pages(BufferView memory);
+
 }  // namespace troupe::gpu

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "actors/shell/role_host.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "gpu/host/memory.hpp"
 #include "gpu/kernels.hpp"
 #include "gpu/order/task_order.hpp"
 
@@ -76,6 +76,20 @@ void CheckpointPlane::perform(const CheckpointWork& work) {
 void CheckpointPlane::say(Role role, messages::Message message) {
   const messages::Address self{options_.rank, role, 0};
   options_.post({self, self, options_.epoch, std::move(message)});
+}
+
+void CheckpointPlane::prepare_for_saves() {
+  if (device_.kind() != gpu::DeviceKind::host || is_prepared_.exchange(true)) return;
+  provide_staging(0);
+}
+
+/// One buffer in each job, and the jobs of a save in between.
+void CheckpointPlane::provide_staging(std::size_t credit) {
+  if (credit >= staging_.size()) return;
+  options_.run_io([this, credit] {
+    gpu::provide_pages(staging_[credit].view());
+    provide_staging(credit + 1);
+  });
 }
 
 /// What a job throws is the business of who asked for it.

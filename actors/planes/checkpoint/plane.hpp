@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -55,6 +56,9 @@ class CheckpointPlane {
 
   /// From any thread.
   void perform(const CheckpointWork& work);
+  /// Has the I/O worker bring the pages of staging memory, so that the first save does not wait for them.
+  /// Only the first call counts. A job that loads needs its processors for that and calls this afterwards.
+  void prepare_for_saves();
 
   std::uint64_t chunk_bytes() const { return options_.chunk_bytes; }
   const std::vector<std::uint64_t>& staging() const { return options_.staging; }
@@ -76,6 +80,7 @@ class CheckpointPlane {
   void on(const MakeSaveDirectory& work);
   void on(const CommitSave& work);
   void on(const DiscardSave& work);
+  void provide_staging(std::size_t credit);
   gpu::BufferView staged_chunk(std::uint32_t credit, const SaveChunk& chunk) const;
   core::Result<void> append(Save& save, std::uint32_t file, std::span<const std::byte> bytes);
   core::Result<void> write(Save& save, std::uint32_t chunk, gpu::ConstBufferView staged);
@@ -95,6 +100,7 @@ class CheckpointPlane {
   gpu::Stream stream_;
   std::mutex mutex_;  // guards saves_
   std::map<std::uint64_t, SavePointer> saves_;
+  std::atomic<bool> is_prepared_{false};
   bool cleared_ = false;              ///< accessed only on the I/O worker, as is the next
   std::map<std::string, Hold> held_;  ///< directories of saves in progress
 };

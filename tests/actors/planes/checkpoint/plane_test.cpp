@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -133,6 +135,36 @@ TEST_F(CheckpointPlaneOnDisk, AFileOfAnEmptyPieceHasItsHeader) {
   const auto bytes = storage_->read("save/" + planned[0].name, 0, header.size() + 1);
   ASSERT_TRUE(bytes) << bytes.error().message;
   EXPECT_EQ(std::string_view(reinterpret_cast<const char*>(bytes->data()), bytes->size()), header);
+}
+
+std::uint64_t resident_bytes() {
+  std::ifstream statistics("/proc/self/statm");
+  std::uint64_t whole = 0, resident = 0;
+  statistics >> whole >> resident;
+  return resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+TEST_F(CheckpointPlaneOnDisk, StagingHasItsPagesBeforeTheFirstSave) {
+  constexpr std::uint64_t kBytes = std::uint64_t{64} << 20;
+  std::deque<std::function<void()>> jobs;
+  CheckpointPlane::Options options;
+  options.chunk_bytes = kBytes;
+  options.staging = {kBytes, kBytes};
+  options.run_io = [&](std::function<void()> job) { jobs.push_back(std::move(job)); };
+  options.post = [](const messages::Envelope&) {};
+  const auto before = resident_bytes();
+  const auto plane =
+      CheckpointPlane::create(*device_, *data_, state_, memory_, *storage_, std::move(options)).value();
+  EXPECT_TRUE(jobs.empty());
+  plane->prepare_for_saves();
+  plane->prepare_for_saves();
+  EXPECT_LT(resident_bytes(), before + kBytes);
+
+  // A save that begins meanwhile waits for one buffer at most.
+  EXPECT_EQ(jobs.size(), 1u);
+  for (; !jobs.empty(); jobs.pop_front()) jobs.front()();
+
+  EXPECT_GE(resident_bytes(), before + 2 * kBytes - (kBytes >> 4));
 }
 
 }  // namespace
