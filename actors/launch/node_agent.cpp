@@ -61,6 +61,8 @@ NodeAgentMachine::NodeAgentMachine(NodeAgentConfig config) : config_(std::move(c
     slot += nodes_.back().slots();
   }
   if (config_.fewest_nodes == 0) config_.fewest_nodes = config_.nodes;
+  generation_ = config_.first_generation;
+  restarts_ = config_.restarts_before;
 }
 
 NodeEffects NodeAgentMachine::start(std::chrono::nanoseconds now) {

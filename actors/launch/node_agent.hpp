@@ -29,6 +29,9 @@ struct NodeAgentConfig {
   /// all.
   int fewest_nodes = 0;
   int max_restarts = 0;
+  /// Where another launcher began the job: the generation after its last one, and what it used up.
+  int first_generation = 0;
+  int restarts_before = 0;
   /// Where the ranks that have not failed would stay, only the one that has is started again.
   bool in_place = false;
   /// The job goes on with so many ranks at least, where it need not have all; with `in_place`. 0: all.
@@ -89,6 +92,13 @@ std::string_view name_of(Ending::Kind kind) noexcept;
 struct Standing {
   bool is_formed = false;  ///< all take, or have taken, steps in it
   bool all_stay = false;   ///< all would go on in another one
+};
+
+/// What a launcher finds of the one before it.
+struct Adopted {
+  int generation = 0;
+  std::vector<int> slots;  ///< by rank
+  std::set<int> running;   ///< slots
 };
 
 /// Start the processes of all ranks for this generation.
@@ -185,6 +195,9 @@ class NodeAgentMachine {
   explicit NodeAgentMachine(NodeAgentConfig config);
 
   NodeEffects start(std::chrono::nanoseconds now);
+  /// Instead of start(): goes on with a generation of a launcher before this one, whose processes of other
+  /// nodes run, those in `running`. What had no rank stands by.
+  NodeEffects adopt(const Adopted& adopted, std::chrono::nanoseconds now);
   NodeEffects exited(int rank, ExitStatus status, std::chrono::nanoseconds now, Standing others = {});
   /// The ranks in these slots have no process, because one of them could not be started.
   NodeEffects start_failed(const std::vector<int>& slots);

@@ -35,6 +35,15 @@ void NodeAgentShell::start() {
   look_for_waiting();
 }
 
+void NodeAgentShell::adopt(const Adopted& adopted) {
+  processes_.resize(static_cast<std::size_t>(machine_.slot_count()));
+  for (const int slot : adopted.running)
+    processes_[static_cast<std::size_t>(slot)] =
+        gang_.adopt(slot, [this, slot](ExitStatus status) { exited(slot, status); });
+  perform(machine_.adopt(adopted, clock_.now()));
+  look_for_waiting();
+}
+
 void NodeAgentShell::look_for_waiting() {
   if (look_interval_ == std::chrono::nanoseconds(0) || machine_.state() == "finished") return;
   waiting_ = clock_.arm(look_interval_, [this] {

@@ -34,6 +34,12 @@ class Gang {
   virtual core::Result<std::unique_ptr<Process>> start(ProcessPlace place,
                                                        std::function<void(ExitStatus)> exited) = 0;
   virtual void not_started(int rank, const core::Error& error) = 0;
+  /// A process of another node that the launcher before this one has started.
+  virtual std::unique_ptr<Process> adopt(int slot, std::function<void(ExitStatus)> exited) {
+    static_cast<void>(slot);
+    static_cast<void>(exited);
+    return nullptr;
+  }
 
   /// What the processes in these slots have made of the generation.
   virtual Standing standing_of(const std::vector<int>& slots) {
@@ -114,8 +120,9 @@ class NodeAgentShell {
   NodeAgentShell(const NodeAgentShell&) = delete;
   NodeAgentShell& operator=(const NodeAgentShell&) = delete;
 
-  /// Once.
+  /// Once, one of them.
   void start();
+  void adopt(const Adopted& adopted);
   /// A signal to the launcher.
   void signalled(int signal);
   /// What other nodes say: the process in this slot could not be started; the node is lost; it can start

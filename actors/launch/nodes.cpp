@@ -3,6 +3,7 @@
 #include <csignal>
 
 #include "actors/launch/node_agent.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 
@@ -48,6 +49,39 @@ NodeEffects NodeAgentMachine::node_lost(int node, std::chrono::nanoseconds now, 
   silent_since_.reset();
   if (state_ == State::watching && !mend(endings, others, now, effects)) stop(SIGTERM, effects);
   end_when_all_have(effects);
+  return effects;
+}
+
+NodeEffects NodeAgentMachine::adopt(const Adopted& adopted, std::chrono::nanoseconds now) {
+  CHECK(state_ == State::starting, "a gang is adopted instead of being started");
+  NodeEffects effects;
+  state_ = State::watching;
+  generation_ = adopted.generation;
+  slots_ = adopted.slots;
+  running_.assign(slots_.size(), true);
+  alive_ = world();
+  launched_ = now;
+  spares_ = adopted.running;
+  for (const int slot : slots_) spares_.erase(slot);
+  newcomers_.insert(0);
+  std::vector<Ending> lost;
+  for (int rank = 0; rank < world(); ++rank) {
+    const int slot = slots_[static_cast<std::size_t>(rank)];
+    if (adopted.running.contains(slot)) continue;
+    running_[static_cast<std::size_t>(rank)] = false;
+    --alive_;
+    lost.push_back({rank, generation_, Ending::Kind::lost, {}, now, false, false, slot});
+  }
+  endings_ = lost;
+  if (lost.empty()) {
+    form_again(now, effects);
+  } else if (!mend(lost, {true, true}, now, effects)) {
+    // Those that run are ended before others are started.
+    alive_ = 0;
+    spares_.clear();
+    generation_ = config_.first_generation;
+    launch(now, effects);
+  }
   return effects;
 }
 

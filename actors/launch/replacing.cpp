@@ -37,7 +37,8 @@ std::vector<Remedy> NodeAgentMachine::remedies(const std::vector<Ending>& lost, 
       // What comes to be started later joins them.
       --ranks;
       found.push_back(Remedy::fewer_ranks);
-    } else if (each.kind != Ending::Kind::lost && restarts < config_.max_restarts && world() > 1) {
+    } else if (nodes_[static_cast<std::size_t>(node_of(each.slot))].is_present &&
+               restarts < config_.max_restarts && world() > 1) {
       ++restarts;
       found.push_back(Remedy::start_again);
     } else {

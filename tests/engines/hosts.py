@@ -38,6 +38,8 @@ def make(folder: Path):
     table.write_text(f"127.0.0.1 localhost\n::1 localhost\n{ADDRESS} {name}\n"
                      + "".join(f"{address} {host}\n" for host, address in HOSTS.items()))
     run("mount", "--bind", table, "/etc/hosts")
+    # What jobs beside this test have there is not left behind by it.
+    run("mount", "-t", "tmpfs", "none", "/dev/shm")
     Path("/run/netns").mkdir(exist_ok=True)
     run("mount", "-t", "tmpfs", "none", "/run/netns")
     run("ip", "link", "set", "lo", "up")

@@ -154,6 +154,7 @@ TEST(LaunchNodes, ALauncherThatStandsStillIsLostWithinItsPatience) {
   const Outcome other = job.at(1).wait();
 
   EXPECT_EQ(leader.exit_code, 1);
+  EXPECT_THAT(leader.err, Not(HasSubstr("has no effect")));
   EXPECT_THAT(leader.err, HasSubstr("(node 1) at 127.0.0.1 was lost: nothing was heard of it for 0.5 s"));
   EXPECT_EQ(other.exit_code, 1);
   EXPECT_TRUE(eventually([&] { return job.at(1).processes().empty(); }));
@@ -170,6 +171,45 @@ TEST(LaunchNodes, AnotherLauncherTakesThePlaceOfALostOne) {
   job.start(1);
 
   for (const Outcome& outcome : job.wait()) EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
+TEST(LaunchNodes, AnotherLauncherGoesOnWithTheJobOfNodeZeroByItsJournal) {
+  const TemporaryDirectory folder;
+  const auto journal = folder.path() / "journal";
+  RunningNodes job({"--journal", journal.string(), "--nproc-per-node", "2", "sh", "-c",
+                    "echo pid $$; [ $TROUPE_GENERATION = 1 ] || sleep 1000"});
+  ASSERT_TRUE(job.wait_for_lines(2));
+  const auto name = job.at(0).job();
+  const auto busy =
+      launch({"--nnodes", "2", "--node-rank", "0", "--master-port",
+              std::to_string(ReservedPort::any()->number()), "--journal", journal.string(), "true"});
+  EXPECT_THAT(busy.err, HasSubstr("another launcher has " + journal.string()));
+
+  job.at(0).signal(SIGKILL);
+  job.at(0).wait();
+  job.start(0);
+
+  for (const Outcome& outcome : job.wait()) EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(job.at(0).job(), name);
+  EXPECT_FALSE(std::filesystem::exists(journal)) << "the job is over";
+}
+
+TEST(LaunchNodes, AJournalIsOfOneJob) {
+  const TemporaryDirectory folder;
+  const auto journal = folder.path() / "journal";
+  const auto started = [&](const std::string& text) {
+    std::ofstream(journal) << text;
+    return launch({"--nnodes", "2", "--node-rank", "0", "--master-port",
+                   std::to_string(ReservedPort::any()->number()), "--journal", journal.string(), "true"})
+        .err;
+  };
+
+  EXPECT_THAT(started("no journal"), HasSubstr("holds no job, but \"no journal\""));
+  EXPECT_THAT(started("{}"), HasSubstr("holds no job"));
+  EXPECT_THAT(started(R"({"job": "other", "secret": "", "program": ["false"], "generation": 0, "restarts": 0,
+                           "ranks": [1], "spares": [0], "slots": [0]})"),
+              HasSubstr("is of job other, whose command begins with false"));
+  EXPECT_THAT(launch({"--journal", journal.string(), "true"}).err, HasSubstr("is for jobs of several nodes"));
 }
 
 TEST(LaunchNodes, AnotherLauncherMayComeBeforeTheRanksOfTheLostOnesGenerationHaveEnded) {

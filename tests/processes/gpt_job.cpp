@@ -60,7 +60,8 @@ std::vector<std::string> on_nodes(const GptJob& job, const std::vector<std::stri
   std::string script;
   for (int node = 1; node < job.nodes; ++node)
     script += fmt::format("(until {}; do [ $? = 137 ] || exit; done) &\n", launcher(node));
-  script += fmt::format("{}; code=$?; wait; exit $code\n", launcher(0));
+  script += fmt::format("until {}; do code=$?; [ $code = 137 ] || break; code=0; done; wait; exit $code\n",
+                        launcher(0));
   return {"/bin/sh", "-c", script};
 }
 

@@ -21,8 +21,8 @@ struct GptJob {
   std::vector<std::string> launch_options;
   std::vector<std::string> trainer_options;
   /// With more than one, each has a launcher on the loopback interface and its part of the ranks. Processes
-  /// carry NODE=<run id>.<node> in their environment, and a launcher but the first that fails is started
-  /// again.
+  /// carry NODE=<run id>.<node> in their environment, and a launcher
+  /// that is killed is started again.
   int nodes = 1;
 };
 

@@ -30,8 +30,8 @@ class LostRanks : public testing::Test {
     std::size_t steps = 0;
     std::vector<int> slots;
     int signal = SIGKILL;
-    /// The node whose launcher is hit, instead of its processes, which are in these slots. 0: the processes.
-    int launcher_of = 0;
+    /// The node whose launcher is hit, instead of its processes, which are in these slots. -1: the processes.
+    int launcher_of = -1;
   };
 
   struct Run {
@@ -82,9 +82,9 @@ class LostRanks : public testing::Test {
       const Blow& blow = blows[next];
       for (const int slot : blow.slots) {
         const auto found = pids.find(slot);
-        if (blow.launcher_of == 0) run.hit &= found != pids.end() && kill(found->second, blow.signal) == 0;
+        if (blow.launcher_of < 0) run.hit &= found != pids.end() && kill(found->second, blow.signal) == 0;
       }
-      if (blow.launcher_of > 0) run.hit &= kill(launcher_of(id, blow.launcher_of), blow.signal) == 0;
+      if (blow.launcher_of >= 0) run.hit &= kill(launcher_of(id, blow.launcher_of), blow.signal) == 0;
       ++next;
     };
     run.result = run_command(gpt_command(job, text_, output), std::chrono::seconds(60), during);

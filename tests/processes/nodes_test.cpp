@@ -101,5 +101,17 @@ TEST_F(NodesInPlace, ASpareOfAnotherNodeTakesARankOfALostOne) {
   expect_bits("taken");
 }
 
+TEST_F(NodesInPlace, ALauncherOfNodeZeroGoesOnByTheJournalWithTheProcessesOfOthers) {
+  const auto journal = folder_.path("journal");
+  const auto job = job_with({"--journal", journal, "--max-restarts", "2"});
+  const auto run = lose(job, "journal-run", {{.steps = 12, .slots = {0, 1}, .launcher_of = 0}});
+
+  EXPECT_THAT(run.result.output,
+              HasSubstr("the launcher of node 0 was lost in generation 0; its job goes on here"));
+  EXPECT_THAT(run.result.output, HasSubstr("rank 1 is started again, the others stay: restart 2 of 2"));
+  EXPECT_FALSE(std::filesystem::exists(journal));
+  expect_bits("journal-run");
+}
+
 }  // namespace
 }  // namespace troupe

@@ -105,7 +105,7 @@ void show_one_gpu(int rank, Variables& variables) {
 fs::path quick_file(const Job& job, const std::string& name) {
   const fs::path memory = "/dev/shm";
   if (::access(memory.c_str(), W_OK | X_OK) != 0) return job.directory / name;
-  return memory / fmt::format("troupe-{}.{}-{}", job.id, job.place.node, name);
+  return memory / fmt::format("troupe-{}-{}", launcher_name(job), name);
 }
 
 fs::path generation_directory(const Job& job, int generation) {

@@ -239,7 +239,10 @@ Result<void> make_directory(Job& job) {
   const fs::path parent =
       job.options.log_dir.empty() ? fs::temp_directory_path(error) : fs::path(job.options.log_dir);
   const char* prefix = job.options.log_dir.empty() ? "troupe-" : "";
-  job.directory = fs::absolute(parent / (prefix + job.id + suffix), error);
+  // What is temporary goes with the launcher that made it.
+  const std::string again =
+      job.directory_is_temporary && job.place.resumed > 0 ? fmt::format("_again_{}", job.place.resumed) : "";
+  job.directory = fs::absolute(parent / (prefix + job.id + suffix + again), error);
   fs::create_directories(job.directory, error);
   if (error) {
     return core::fail(Errc::io, "cannot make {}: {}; choose another --log-dir", job.directory.string(),
@@ -294,6 +297,13 @@ Result<Job> prepare_job(LaunchOptions options) {
   TRY(resolve_log(job));
   job.run_id = job.options.rdzv_id;
   if (job.meeting.nodes > 1) return job;
+  if (!job.options.journal.empty()) {
+    return core::fail(Errc::invalid_argument,
+                      "--journal {} is for jobs of several nodes (--nnodes): the ranks of one node end with "
+                      "its launcher, and "
+                      "a job that is begun anew resumes from its newest checkpoint; leave it out",
+                      job.options.journal);
+  }
   job.place.world = job.ranks;
   const bool can_mend = job.options.max_restarts > 0 || job.fewest_ranks < job.ranks;
   job.keeps_processes =
@@ -312,8 +322,13 @@ Result<void> name_job(Job& job, std::string id) {
   return make_directory(job);
 }
 
+std::string launcher_name(const Job& job) {
+  const std::string again = job.place.resumed == 0 ? "" : fmt::format(".{}", job.place.resumed);
+  return fmt::format("{}.{}{}", job.id, job.place.node, again);
+}
+
 std::string mark_of(const Job& job) {
-  return fmt::format("TROUPE_LAUNCHER_ID={}.{}", job.id, job.place.node);
+  return "TROUPE_LAUNCHER_ID=" + launcher_name(job);
 }
 
 Result<std::string> find_program(const std::string& name) {

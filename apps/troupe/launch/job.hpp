@@ -17,7 +17,8 @@ struct NodePlace {
   int node = 0;
   int nodes = 1;
   int first_slot = 0;
-  int world = 1;  ///< ranks with which the job begins
+  int world = 1;    ///< ranks with which the job begins
+  int resumed = 0;  ///< the generation in which a launcher went on with the job of one before it
 };
 
 /// What the options mean on this machine, checked.
@@ -33,6 +34,8 @@ struct Job {
   /// Ranks that could stay are asked to, when another one has failed. With several nodes that of node 0
   /// counts.
   bool keeps_processes = false;
+  /// Another launcher of node 0 may go on with the job.
+  bool has_journal = false;
   std::string program;                 ///< a path
   std::vector<std::string> arguments;  ///< argv
   std::string master_addr;             ///< without brackets
@@ -57,6 +60,8 @@ core::Result<Job> prepare_job(LaunchOptions options);
 core::Result<void> name_job(Job& job, std::string id);
 /// A new name for it.
 std::string unique_id(const Job& job);
+/// What this launcher is called among those of the job, also those that it replaces.
+std::string launcher_name(const Job& job);
 /// NAME=value in the environment of all processes that this node's launcher has started.
 std::string mark_of(const Job& job);
 

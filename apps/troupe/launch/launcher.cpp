@@ -19,6 +19,7 @@
 #include "actors/world/process/posix.hpp"
 #include "apps/troupe/host_facts.hpp"
 #include "apps/troupe/launch/nodes/follower.hpp"
+#include "apps/troupe/launch/nodes/journal.hpp"
 #include "apps/troupe/launch/nodes/leader.hpp"
 #include "apps/troupe/launch/nodes/lobby.hpp"
 #include "apps/troupe/launch/nodes/secret.hpp"
@@ -122,21 +123,40 @@ SecretSource secret_of(const Job& job, bool makes_missing) {
   return {job.options.token_file, actors::is_loopback(job.meeting.host), job.meeting.port, makes_missing};
 }
 
+Result<std::optional<Journal>> journal_of(const Job& job) {
+  if (job.options.journal.empty()) return std::nullopt;
+  auto journal = TRY(Journal::open(job.options.journal));
+  const auto& before = journal.before();
+  if (before && before->program != in_short(job.options.program)) {
+    return core::fail(
+        Errc::mismatch,
+        "--journal: {} is of job {}, whose command begins with {}; give each job a file of its own, "
+        "or remove it if that job is over",
+        job.options.journal, before->job, before->program.empty() ? "" : before->program.front());
+  }
+  return std::optional(std::move(journal));
+}
+
 Result<int> lead(Job& job, asio::io_context& loop, Lobby& lobby) {
-  const auto secret = TRY(find_secret(secret_of(job, true), actors::process_variables()));
-  if (!secret) return core::fail(Errc::io, "the launchers' secret has vanished while it was made");
-  TRY(name_job(job, unique_id(job)));
-  job.token = actors::to_hex(token_of_job(*secret, job.id));
+  auto journal = TRY(journal_of(job));
+  const JobRecord* const before = journal && journal->before() ? &*journal->before() : nullptr;
   const bool is_one_host = actors::is_loopback(job.meeting.host);
+  auto secret = TRY(find_secret(secret_of(job, true), actors::process_variables()));
+  if (!secret) return core::fail(Errc::io, "the launchers' secret has vanished while it was made");
+  // Processes that stay know each other by it.
+  if (before && is_one_host) secret = TRY(actors::token_from_hex(before->secret));
+  if (before) job.place.resumed = before->generation + 1;
+  TRY(name_job(job, before ? before->job : unique_id(job)));
+  job.token = actors::to_hex(token_of_job(*secret, job.id));
   const int port = job.meeting.port;
   const actors::JobGuard guard =
-      TRY(guard_of(job, is_one_host ? published_secret(job.id, port) : fs::path()));
-  if (is_one_host) TRY(publish_secret(*secret, job.id, port));
+      TRY(guard_of(job, is_one_host ? published_secret(launcher_name(job), port) : fs::path()));
+  if (is_one_host) TRY(publish_secret(*secret, launcher_name(job), port));
   Scene scene(loop);
   TRY(scene.terminal.log_by(log_of(job)));
   Leader leader(job, loop, scene.clock, scene.processes, scene.terminal);
   const actors::LoopSignals listening(loop, signals_of(job), [&](int signal) { leader.signalled(signal); });
-  leader.start(lobby, *secret, introduce(job));
+  leader.start(lobby, *secret, introduce(job), std::move(journal));
   loop.run();
   return leader.conclude();
 }

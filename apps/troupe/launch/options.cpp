@@ -52,6 +52,10 @@ void add_membership_options(CLI::App& app, LaunchOptions& options) {
   app.add_option(
       "--token-file", options.token_file,
       "A file with the secret by which launchers of several hosts know each other; see docs/clusters.md");
+  app.add_option(
+      "--journal", options.journal,
+      "A file in which the launcher of node 0 notes the job, so that it goes on when that launcher is "
+      "lost and started again; see docs/clusters.md");
   app.add_option("--role", options.role, "Name in the ROLE_ variables");
 }
 
@@ -116,8 +120,9 @@ void add_ignored_options(CLI::App& app, LaunchOptions::Ignored& ignored) {
 }
 
 void warn_of_what_has_no_effect(LaunchOptions& options) {
-  const std::vector<std::string> known{"join_timeout", "last_call_timeout", "close_timeout",
-                                       "read_timeout", "timeout",           "is_host"};
+  const std::vector<std::string> known{
+      "join_timeout", "last_call_timeout", "close_timeout",       "read_timeout",
+      "timeout",      "is_host",           "keep_alive_interval", "keep_alive_max_attempt"};
   if (!options.rdzv_conf.empty()) {
     for (const std::string& part : CLI::detail::split(options.rdzv_conf, ',')) {
       const std::string key = part.substr(0, part.find('='));

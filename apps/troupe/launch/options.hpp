@@ -41,6 +41,7 @@ struct LaunchOptions {
   std::string master_addr;
   std::optional<int> master_port;
   std::string token_file;
+  std::string journal;
   std::string local_addr;
   std::string role = "default";
 

@@ -247,6 +247,45 @@ TEST(LostNode, RanksThatHaveLostEachOtherFormAgain) {
   EXPECT_EQ(find_effect<FormAgain>(again)->generation, 1);
 }
 
+TEST(LostNode, ItsRanksAreStartedAgainByTheLauncherThatFollowsTheOneOfNodeZero) {
+  auto config = with_spares();
+  config.first_generation = 8;
+  NodeAgentMachine machine(config);
+
+  const auto adopted = machine.adopt({7, {0, 1, 3, 4}, {3, 4, 5}}, seconds(0));
+
+  const auto* const replaced = find_effect<ReplaceRanks>(adopted);
+  ASSERT_NE(replaced, nullptr);
+  EXPECT_EQ(replaced->generation, 8);
+  EXPECT_EQ(replaced->losses[0].remedy, Remedy::spare);
+  EXPECT_EQ(replaced->losses[1].remedy, Remedy::start_again);
+  EXPECT_EQ(replaced->slots, (std::vector{5, 1, 3, 4}));
+  EXPECT_EQ(machine.restarts(), 1);
+}
+
+TEST(LostNode, AllAreStartedAnewWhereTheLauncherThatFollowsCannotMendIt) {
+  auto config = with_spares();
+  config.first_generation = 8;
+  config.max_restarts = 0;
+  NodeAgentMachine machine(config);
+
+  const auto anew = machine.adopt({7, {0, 1, 3, 4}, {3, 4}}, seconds(0));
+
+  ASSERT_NE(find_effect<StartGang>(anew), nullptr);
+  EXPECT_EQ(find_effect<StartGang>(anew)->generation, 8);
+}
+
+TEST(LostNode, ALauncherThatFollowsAndHadNoRanksChangesNobodysPlace) {
+  auto config = with_spares();
+  config.first_generation = 8;
+  NodeAgentMachine machine(config);
+
+  const auto again = machine.adopt({7, {3, 4}, {3, 4}}, seconds(0));
+
+  ASSERT_NE(find_effect<FormAgain>(again), nullptr);
+  EXPECT_NE(find_effect<StartSpare>(machine.formed()), nullptr) << "its own processes come later";
+}
+
 /// Ranks and spares on two nodes, of which one is lost and comes back at any time. Everything follows from
 /// the seed.
 class RandomNodes {

@@ -85,11 +85,16 @@ void Follower::on(const Refused& message) {
 }
 
 void Follower::on(const Welcome& message) {
-  const bool is_first = job_.id.empty();
+  // Another launcher of node 0 may number the nodes anew.
+  const bool is_first = job_.id.empty() || job_.place.node != message.node;
+  if (is_first) processes_.clear();
   job_.place = {message.node, message.nodes, message.first_slot, message.world};
   job_.keeps_processes = message.keeps_processes;
+  job_.has_journal = message.has_journal;
+  job_.token = actors::to_hex(token_of_job(*secret_, message.job));
   job_.options.max_restarts = message.max_restarts;
   state_ = State::following;
+  clock_.cancel(std::exchange(kill_, 0));
   hello_.node = message.node;
   hello_.job = message.job;
   terminal_.say(is_first ? message.line : leader() + " is back");
@@ -97,8 +102,10 @@ void Follower::on(const Welcome& message) {
   ports_.clear();
   for (int i = 0; job_.keeps_processes && i < kPorts; ++i) offer_port();
   told_step_ = -1;
+  for (Process& each : processes_) each.told = {};
+  if (look_ == 0) look_at_members();
   if (!is_first) return;
-  job_.token = actors::to_hex(token_of_job(*secret_, message.job));
+  guard_.reset();
   const auto named = name_job(job_, message.job);
   if (!named) return end(1, named.error().message);
   auto guard = actors::JobGuard::start(
@@ -258,11 +265,26 @@ void Follower::on(const JobOver& message) {
 void Follower::lost(const std::string& reason) {
   link_.reset();
   if (state_ == State::looking) return not_found(reason);
-  state_ = State::cut_off;
   const std::string failure = fmt::format("{} was lost: {}", leader(), reason);
+  give_up_at_ = clock_.now() + job_.meeting.patience;
+  if (job_.has_journal && job_.keeps_processes && has_ranks()) {
+    // Less than they wait for another epoch.
+    constexpr std::chrono::seconds kStay{15};
+    terminal_.say(fmt::format("{}; the ranks of this node stay for {} s, for another to go on with the job",
+                              failure, kStay.count()));
+    state_ = State::looking;
+    kill_ = clock_.arm(kStay, [this, failure] { stop_ranks(failure); });
+    return look();
+  }
+  stop_ranks(failure);
+}
+
+void Follower::stop_ranks(const std::string& failure) {
+  clock_.cancel(std::exchange(again_, 0));
+  if (const auto link = std::exchange(link_, nullptr)) link->close();
+  state_ = State::cut_off;
   const bool must_stop = has_ranks();
   terminal_.say(failure + (must_stop ? "; stopping the ranks of this node" : ""));
-  give_up_at_ = clock_.now() + job_.meeting.patience;
   if (!must_stop) return all_have_ended();
   local_.write_failure(failure);
   signal_ranks(SIGTERM);
@@ -291,7 +313,8 @@ void Follower::all_have_ended() {
   if (stop_signal_ != 0) {
     return end(128 + stop_signal_, fmt::format("stopped by {}", actors::signal_name(stop_signal_)));
   }
-  if (job_.options.max_restarts == 0 && job_.meeting.fewest_nodes == job_.meeting.nodes) {
+  if (job_.options.max_restarts == 0 && !job_.has_journal &&
+      job_.meeting.fewest_nodes == job_.meeting.nodes) {
     return end(1, fmt::format("job {} ends here with exit code 1: {} was lost, and no restart was asked for "
                               "(--max-restarts)",
                               job_.id, leader()));

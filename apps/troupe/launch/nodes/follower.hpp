@@ -42,6 +42,7 @@ class Follower {
   // Finding the launcher of node 0.
   void look();
   void try_next(std::shared_ptr<std::vector<asio::ip::tcp::endpoint>> places, std::size_t at);
+  void introduce();
   void met(asio::ip::tcp::socket socket, const actors::JobToken& secret);
   void not_found(const std::string& why, bool is_refused = false);
   void look_again_soon();
@@ -67,6 +68,7 @@ class Follower {
   void look_at_members();
   void lost(const std::string& reason);
   void signal_ranks(int signal);
+  void stop_ranks(const std::string& failure);
   void all_have_ended();
   void end(int exit_code, const std::string& line);
   std::string leader() const;

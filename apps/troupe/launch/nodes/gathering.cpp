@@ -13,7 +13,12 @@
 
 namespace troupe::apps {
 
-void Leader::start(Lobby& lobby, const actors::JobToken& secret, Hello own) {
+void Leader::start(Lobby& lobby, const actors::JobToken& secret, Hello own, std::optional<Journal> journal) {
+  journal_ = std::move(journal);
+  if (actors::is_loopback(job_.meeting.host)) own_secret_ = actors::to_hex(secret);
+  if (journal_ && journal_->before())
+    terminal_.say(fmt::format("the launcher of node 0 was lost in generation {}; its job goes on here",
+                              journal_->before()->generation));
   table_.emplace(job_.meeting.nodes, job_.meeting.fewest_nodes, std::move(own), job_.meeting.host);
   patience_ = clock_.arm(job_.meeting.patience, [this] {
     give_up(1, fmt::format("not all nodes came within {:.3g} s: {}",
@@ -64,7 +69,9 @@ void Leader::take_in(const std::shared_ptr<NodeLink>& link, Hello hello) {
                             say_who_is_missing();
                             call_for_the_last();
                           }});
-  if (table_->is_complete()) return all_are_here();
+  const bool are_all_back =
+      journal_ && journal_->before() && table_->size() == static_cast<int>(journal_->before()->ranks.size());
+  if (table_->is_complete() || are_all_back) return all_are_here();
   say_who_is_missing();
   call_for_the_last();
 }
@@ -95,6 +102,7 @@ Welcome Leader::welcome_of(int node) const {
           member(node).first_slot,
           job_.place.world,
           job_.keeps_processes,
+          journal_.has_value(),
           job_.options.max_restarts,
           job_.options.term_timeout_seconds,
           fmt::format("job {}: {}", job_.id, summary())};
@@ -243,6 +251,41 @@ void Leader::node_gone(int node, bool ends_others) {
   if (ends_others) return say_failure(failure);
   terminal_.say(failure);
   tell_all(Notice{failure});
+}
+
+/// Whether the nodes are those of the launcher before this one, and all others have kept processes of its
+/// last generation.
+std::optional<actors::Adopted> Leader::adopted() const {
+  if (!journal_ || !journal_->before() || !job_.keeps_processes) return std::nullopt;
+  const JobRecord& before = *journal_->before();
+  if (table_->members().size() != before.ranks.size()) return std::nullopt;
+  actors::Adopted found{before.generation, before.slots, {}};
+  for (std::size_t node = 0; node < before.ranks.size(); ++node) {
+    const auto& [id, hello, address, number, first_slot] = table_->members()[node];
+    const bool is_same = hello.ranks == before.ranks[node] && hello.spares == before.spares[node];
+    if (!is_same || (node > 0 && hello.running.empty())) return std::nullopt;
+    for (const int slot : hello.running) found.running.insert(first_slot + slot);
+  }
+  return found;
+}
+
+/// So that another launcher can go on from here.
+void Leader::note_job() {
+  if (!journal_) return;
+  JobRecord record{job_.id,
+                   own_secret_,
+                   table_->members().front().hello.program,
+                   generation_.number,
+                   agent_->machine().restarts(),
+                   {},
+                   {},
+                   agent_->machine().slots()};
+  for (const auto& each : table_->members()) {
+    record.ranks.push_back(each.hello.ranks);
+    record.spares.push_back(each.hello.spares);
+  }
+  const auto noted = journal_->write(record);
+  if (!noted) terminal_.say("warning: " + noted.error().message);
 }
 
 void Leader::tell_all(const NodeMessage& message) {

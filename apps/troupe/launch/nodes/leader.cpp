@@ -13,7 +13,6 @@
 
 #include "actors/world/epochs.hpp"
 #include "core/errors.hpp"
-#include "posix/entropy.hpp"
 
 namespace troupe::apps {
 
@@ -27,7 +26,8 @@ std::chrono::nanoseconds nanoseconds_of(double seconds) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
 
-actors::NodeAgentConfig agent_config(const Job& job, const NodeTable* table) {
+actors::NodeAgentConfig agent_config(const Job& job, const NodeTable* table,
+                                     const std::optional<Journal>& journal) {
   actors::NodeAgentConfig config;
   config.ranks = job.place.world;
   config.nodes = job.place.nodes;
@@ -38,6 +38,10 @@ actors::NodeAgentConfig agent_config(const Job& job, const NodeTable* table) {
   if (table) {
     config.fewest_nodes = job.meeting.fewest_nodes;
     for (const auto& each : table->members()) config.shares.push_back({each.hello.ranks, each.hello.spares});
+  }
+  if (journal && journal->before()) {
+    config.first_generation = journal->before()->generation + 1;
+    config.restarts_before = journal->before()->restarts;
   }
   for (const int signal : job.stop_signals) config.forwarded_signals.erase(signal);
   config.term_timeout = nanoseconds_of(job.options.term_timeout_seconds);
@@ -55,8 +59,8 @@ std::string in_seconds(std::chrono::nanoseconds time) {
 /// A process of another node.
 class Leader::RemoteProcess final : public actors::Process {
  public:
-  RemoteProcess(Leader& leader, int node, int slot)
-      : leader_(leader), node_(node), slot_(slot), generation_(leader.generation_.number) {}
+  RemoteProcess(Leader& leader, int node, int slot, int generation)
+      : leader_(leader), node_(node), slot_(slot), generation_(generation) {}
 
   std::int64_t pid() const override { return 0; }
   void signal(int signal) override { send(signal, false); }
@@ -102,8 +106,15 @@ void Leader::start_agent() {
     terminal_.say("OMP_NUM_THREADS is set to 1 for each rank; set it yourself for more");
   }
   for (const std::string& warning : job_.options.warnings) terminal_.say("warning: " + warning);
-  agent_.emplace(agent_config(job_, table_ ? &*table_ : nullptr), clock_, *this);
-  agent_->start();
+  agent_.emplace(agent_config(job_, table_ ? &*table_ : nullptr, journal_), clock_, *this);
+  const auto found = adopted();
+  if (!found) return agent_->start();
+  auto begun = reserve_ports();
+  if (!begun) return agent_->start();
+  generation_.number = report_.generation = found->generation;
+  report_.started = clock_.now();
+  local_.begin(generation_);
+  agent_->adopt(*found);
 }
 
 std::string Leader::summary() const {
@@ -150,21 +161,27 @@ int Leader::conclude() {
     std::ofstream(job_.directory / "job_report.json")
         << to_json(job_, {exit_code_, agent_->machine().verdict(), agent_->machine().restarts(), report_});
   }
+  if (journal_ && agent_) journal_->remove();
   terminal_.drain();
   return exit_code_;
+}
+
+Result<void> Leader::reserve_ports() {
+  ports_.clear();
+  ports_.push_back(job_.master_port == 0
+                       ? TRY(ReservedPort::any())
+                       : TRY(ReservedPort::of(job_.master_addr, job_.master_port, "--master-addr")));
+  ports_.push_back(TRY(ReservedPort::any()));
+  generation_.master_addr = job_.master_addr;
+  generation_.master_port = ports_[0].number();
+  return {};
 }
 
 Result<void> Leader::begin(const actors::StartGang& gang) {
   report_ = GenerationReport{};
   report_.generation = gang.generation;
   report_.started = clock_.now();
-  ports_.clear();
-  ports_.push_back(job_.master_port == 0
-                       ? TRY(ReservedPort::any())
-                       : TRY(ReservedPort::of(job_.master_addr, job_.master_port, "--master-addr")));
-  generation_.master_addr = job_.master_addr;
-  generation_.master_port = ports_[0].number();
-  ports_.push_back(TRY(ReservedPort::any()));
+  TRY(reserve_ports());
   generation_ = TRY(next_generation(gang.generation, gang.slots));
   std::vector<std::string> lines;
   if (gang.generation > 0) {
@@ -172,6 +189,7 @@ Result<void> Leader::begin(const actors::StartGang& gang) {
     terminal_.say(lines.back());
   }
   replaced_.clear();
+  note_job();
   local_.begin(generation_);
   for (Node& node : nodes_) {
     node.processes.clear();
@@ -200,7 +218,16 @@ Result<std::unique_ptr<actors::Process>> Leader::start(actors::ProcessPlace plac
   remote.processes[slot] = {generation_.number, std::move(exited)};
   remote.members.erase(slot);
   if (remote.link) remote.link->send(Start{slot, place.rank.value_or(-1)});
-  return std::make_unique<RemoteProcess>(*this, node, slot);
+  return std::make_unique<RemoteProcess>(*this, node, slot, generation_.number);
+}
+
+std::unique_ptr<actors::Process> Leader::adopt(int slot, std::function<void(ExitStatus)> exited) {
+  const int node = node_of(slot);
+  const auto& hello = member(node).hello;
+  const auto at = std::ranges::find(hello.running, own_slot(slot)) - hello.running.begin();
+  const int generation = hello.started[static_cast<std::size_t>(at)];
+  nodes_[static_cast<std::size_t>(node)].processes[own_slot(slot)] = {generation, std::move(exited)};
+  return std::make_unique<RemoteProcess>(*this, node, own_slot(slot), generation);
 }
 
 void Leader::not_started(int rank, const core::Error& error) {
@@ -263,126 +290,6 @@ void Leader::lost_spare(const actors::SpareLost& lost) {
       : lost.is_started_again ? fmt::format("another is started: restart {} of {}",
                                             agent_->machine().restarts(), job_.options.max_restarts)
                               : "no restart is left for another (--max-restarts)"));
-}
-
-std::vector<std::string> Leader::descriptions_of(const actors::ReplaceRanks& replaced) const {
-  std::vector<std::string> lines;
-  std::vector<int> gone;
-  for (const auto& [ending, remedy] : replaced.losses) {
-    if (remedy == actors::Remedy::fewer_ranks) {
-      gone.push_back(ending.rank);
-    } else if (remedy == actors::Remedy::spare) {
-      const auto slot = replaced.slots[static_cast<std::size_t>(ending.rank)];
-      lines.push_back(fmt::format("spare {} is rank {} now, the others stay", slot, ending.rank));
-    } else {
-      lines.push_back(fmt::format("rank {} is started again, the others stay: restart {} of {}", ending.rank,
-                                  agent_->machine().restarts(), job_.options.max_restarts));
-    }
-  }
-  const auto ranks = fmt::format("{} rank{}", replaced.slots.size(), replaced.slots.size() == 1 ? "" : "s");
-  if (gone.size() == 1) {
-    lines.push_back(
-        fmt::format("the job goes on with {}: those after rank {} are one less now", ranks, gone[0]));
-  } else if (!gone.empty()) {
-    lines.push_back(fmt::format("the job goes on with {}, without ranks {}: those after them have moved down",
-                                ranks, fmt::join(gone, ", ")));
-  }
-  return lines;
-}
-
-Result<void> Leader::replacing(const actors::ReplaceRanks& replaced) {
-  // The others wait for this, and for nothing else.
-  const Generation next = TRY(next_generation(replaced.generation, replaced.slots));
-  TRY(announce(next));
-  report_.ranks.clear();
-  for (const auto& loss : replaced.losses) report_.ranks.push_back(report_of(loss.ending));
-  replaced_.insert(replaced_.end(), report_.ranks.begin(), report_.ranks.end());
-  report_.cause = 0;
-  auto lines = describe(report_);
-  for (std::string& line : descriptions_of(replaced)) lines.push_back(std::move(line));
-  go_on(next, lines);
-  return {};
-}
-
-Result<void> Leader::forming_again(const actors::FormAgain& again) {
-  const Generation next = TRY(next_generation(again.generation, again.slots));
-  TRY(announce(next));
-  go_on(next, {"the ranks have lost each other, and all of them run: they stay, and connect anew"});
-  return {};
-}
-
-Result<void> Leader::ask_to_wait(const actors::AskToWait& asked) {
-  tell_all(WaitForMore{asked.generation});
-  return actors::ask_to_wait(epoch_file(job_), epoch_of(asked.generation));
-}
-
-Result<void> Leader::admitting(const actors::AdmitSpares& admitted) {
-  const Generation next = TRY(next_generation(admitted.generation, admitted.slots));
-  TRY(announce(next));
-  go_on(next, {fmt::format("the job goes on with {} ranks, after the step that it has saved",
-                           admitted.slots.size())});
-  return {};
-}
-
-/// Rank 0 listens on the node where it is.
-Result<Generation> Leader::next_generation(int number, const std::vector<int>& slots) {
-  Generation next = generation_;
-  next.number = number;
-  next.fence_token = posix::unique_name();
-  next.seats.clear();
-  for (const int slot : slots) next.seats.push_back({slot, node_of(slot)});
-  const int node = next.seats.front().node;
-  if (node == 0) {
-    ports_.back() = TRY(ReservedPort::any());
-    next.control_host = job_.master_addr;
-    next.control_port = ports_.back().number();
-    return next;
-  }
-  auto& ports = nodes_[static_cast<std::size_t>(node)].free_ports;
-  if (ports.empty())
-    return core::fail(core::Errc::unavailable, "{} has said no port where rank 0 could listen",
-                      name_of(member(node)));
-  next.control_host = member(node).address;
-  next.control_port = ports.front();
-  ports.erase(ports.begin());
-  return next;
-}
-
-Result<void> Leader::announce(const Generation& next) const {
-  if (!job_.keeps_processes) return {};
-  return actors::announce_epoch(
-      epoch_file(job_),
-      {epoch_of(next.number), next.control_host, static_cast<std::uint16_t>(next.control_port), next.seats});
-}
-
-/// The ranks are told first, and then people.
-void Leader::go_on(const Generation& next, const std::vector<std::string>& lines) {
-  generation_ = next;
-  for (const Node& node : nodes_) send_generation(node, false, lines);
-  for (const std::string& line : lines) terminal_.say(line);
-  local_.go_on(generation_);
-  report_ = GenerationReport{};
-  report_.generation = next.number;
-  report_.started = clock_.now();
-}
-
-void Leader::send_generation(const Node& node, bool is_anew, const std::vector<std::string>& lines) const {
-  if (!node.link) return;
-  Begin message{generation_.number,
-                is_anew,
-                generation_.master_addr,
-                generation_.master_port,
-                generation_.control_host,
-                generation_.control_port,
-                generation_.fence_token,
-                {},
-                {},
-                lines};
-  for (const auto& seat : generation_.seats) {
-    message.slots.push_back(seat.slot);
-    message.nodes.push_back(seat.node);
-  }
-  node.link->send(message);
 }
 
 void Leader::stopped_while_forming() {

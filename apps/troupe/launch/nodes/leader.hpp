@@ -13,6 +13,7 @@
 #include "actors/world/clock.hpp"
 #include "actors/world/epochs.hpp"
 #include "apps/troupe/launch/local_ranks.hpp"
+#include "apps/troupe/launch/nodes/journal.hpp"
 #include "apps/troupe/launch/nodes/lobby.hpp"
 #include "apps/troupe/launch/nodes/node_table.hpp"
 #include "apps/troupe/launch/ports.hpp"
@@ -29,7 +30,7 @@ class Leader final : public actors::Gang {
 
   /// Begins the job; it ends by stopping the loop. The first form is for one node, the other for several.
   void start();
-  void start(Lobby& lobby, const actors::JobToken& secret, Hello own);
+  void start(Lobby& lobby, const actors::JobToken& secret, Hello own, std::optional<Journal> journal);
   void signalled(int signal);
   /// After the loop: the report, and what the terminal has not taken yet.
   int conclude();
@@ -38,6 +39,7 @@ class Leader final : public actors::Gang {
   core::Result<std::unique_ptr<actors::Process>> start(
       actors::ProcessPlace place, std::function<void(actors::ExitStatus)> exited) override;
   void not_started(int rank, const core::Error& error) override;
+  std::unique_ptr<actors::Process> adopt(int slot, std::function<void(actors::ExitStatus)> exited) override;
   actors::Standing standing_of(const std::vector<int>& slots) override;
   std::vector<bool> waiting_of(const std::vector<int>& slots) override;
   std::vector<bool> standing_by(const std::vector<int>& slots) override;
@@ -78,6 +80,8 @@ class Leader final : public actors::Gang {
   void take_back(const std::shared_ptr<NodeLink>& link, Hello hello);
   void refuse(const std::shared_ptr<NodeLink>& link, const std::string& reason, bool may_try_again);
   void say_who_is_missing();
+  void note_job();
+  std::optional<actors::Adopted> adopted() const;
   void all_are_here();
   void call_for_the_last();
   void add(const std::shared_ptr<NodeLink>& link, Hello hello);
@@ -106,6 +110,7 @@ class Leader final : public actors::Gang {
   bool is_alone() const { return job_.meeting.nodes == 1; }
   RankReport report_of(const actors::Ending& ending);
   std::vector<std::string> descriptions_of(const actors::ReplaceRanks& replaced) const;
+  core::Result<void> reserve_ports();
   core::Result<Generation> next_generation(int number, const std::vector<int>& slots);
   core::Result<void> announce(const Generation& next) const;
   void go_on(const Generation& next, const std::vector<std::string>& lines);
@@ -122,6 +127,8 @@ class Leader final : public actors::Gang {
   std::optional<NodeTable> table_;
   std::map<int, std::shared_ptr<NodeLink>> guests_;  ///< by member, before the job begins
   std::vector<Node> nodes_;                          ///< since then
+  std::optional<Journal> journal_;
+  std::string own_secret_;  ///< as in JobRecord
   actors::AlarmId patience_ = 0;
   actors::AlarmId last_call_ = 0;
   std::set<int> have_signalled_;  ///< nodes whose launcher got a signal that ends the job

@@ -86,13 +86,24 @@ void Follower::met(tcp::socket socket, const actors::JobToken& secret) {
   trying_ = tcp::socket(loop_);
   link_ = std::make_shared<NodeLink>(std::move(socket), secret, actors::SealedFrames::Side::client,
                                      job_.meeting.heartbeat);
-  link_->start({.met = [this] { link_->send(hello_); },
+  link_->start({.met = [this] { introduce(); },
                 .message = [this](NodeMessage message) { receive(std::move(message)); },
                 .lost = [this](const std::string& reason) { lost(reason); }});
 }
 
+void Follower::introduce() {
+  hello_.running.clear();
+  hello_.started.clear();
+  for (std::size_t slot = 0; slot < processes_.size(); ++slot) {
+    if (!processes_[slot].is_running) continue;
+    hello_.running.push_back(static_cast<int>(slot));
+    hello_.started.push_back(processes_[slot].generation);
+  }
+  link_->send(hello_);
+}
+
 void Follower::not_found(const std::string& why, bool is_refused) {
-  if (!job_.id.empty() && is_refused) {
+  if (!job_.id.empty() && is_refused && !job_.has_journal) {
     return end(1, fmt::format("job {} ends here with exit code 1: {} is gone", job_.id, leader()));
   }
   const auto now = clock_.now();

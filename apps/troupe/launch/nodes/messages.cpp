@@ -12,8 +12,8 @@ namespace troupe::apps {
 
 using Json = nlohmann::json;
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Hello, version, host, instance, job, node, ranks, fewest_ranks, spares,
-                                   settings, program)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Hello, version, host, instance, job, node, running, started, ranks,
+                                   fewest_ranks, spares, settings, program)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NotStarted, generation, slot, error)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Exited, generation, slot, code, signal, pid, error, meaning, last_lines)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Members, slots, epochs, states, step)
@@ -22,7 +22,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Cleared, generation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Signalled, signal)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Greeting, host)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Refused, reason, may_try_again)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Welcome, job, node, nodes, first_slot, world, keeps_processes,
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Welcome, job, node, nodes, first_slot, world, keeps_processes, has_journal,
                                    max_restarts, term_timeout_seconds, line)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Begin, generation, is_anew, master_addr, master_port, control_host,
                                    control_port, fence_token, slots, nodes, lines)

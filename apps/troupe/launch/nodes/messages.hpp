@@ -21,9 +21,11 @@ namespace troupe::apps {
 struct Hello {
   std::string version;
   std::string host;
-  std::string instance;  ///< unique for each launcher's process
-  std::string job;       ///< of which it was a node already, and has lost the connection; or empty
-  int node = -1;         ///< -1: any
+  std::string instance;      ///< unique for each launcher's process
+  std::string job;           ///< of which it was a node already, and has lost the connection; or empty
+  int node = -1;             ///< -1: any
+  std::vector<int> running;  ///< slots of processes that it has kept of that job
+  std::vector<int> started;  ///< the generations in which they were
   int ranks = 1;
   int fewest_ranks = 1;
   int spares = 0;
@@ -83,6 +85,7 @@ struct Welcome {
   int first_slot = 0;
   int world = 1;
   bool keeps_processes = false;
+  bool has_journal = false;
   int max_restarts = 0;
   double term_timeout_seconds = 0;
   std::string line;  ///< for people

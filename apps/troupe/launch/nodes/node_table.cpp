@@ -66,6 +66,9 @@ Result<void> NodeTable::check(const Hello& hello, const std::string& address) co
     return core::fail(Errc::invalid_argument, "{} has {} ranks; a node has 1 to {}", hello.host, hello.ranks,
                       kMostRanksOfNode);
   }
+  const auto is_own_slot = [&](int slot) { return slot >= 0 && slot < hello.ranks + hello.spares; };
+  if (hello.running.size() != hello.started.size() || !std::ranges::all_of(hello.running, is_own_slot))
+    return core::fail(Errc::corrupt, "{} names processes that it does not have", hello.host);
   if (hello.node >= nodes_) {
     return core::fail(Errc::invalid_argument, "--node-rank {} of {}: {} nodes have node ranks 0 to {}",
                       hello.node, hello.host, nodes_, nodes_ - 1);
@@ -86,7 +89,7 @@ Result<void> NodeTable::check(const Hello& hello, const std::string& address) co
 }
 
 Result<int> NodeTable::add(Hello hello, std::string address) {
-  if (may_change()) hello.node = -1;
+  if (may_change() && hello.job.empty()) hello.node = -1;
   TRY(check(hello, address));
   const int node = hello.node;
   members_.push_back({next_id_, std::move(hello), std::move(address), node, 0});

@@ -144,12 +144,20 @@ std::string name_of_secret(const SecretSource& source, const actors::Variables& 
   return fmt::format("{}/{}JOB{}", kShared, kPrefix, suffix_of(source.port));
 }
 
-Result<void> publish_secret(const JobToken& secret, const std::string& job, int port) {
-  return write_secret(published_secret(job, port), secret, true);
+Result<void> publish_secret(const JobToken& secret, const std::string& launcher, int port) {
+  TRY(write_secret(published_secret(launcher, port), secret, true));
+  // The launcher that listens there now is this one.
+  std::error_code error;
+  for (fs::directory_iterator entry(kShared, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    const bool is_of_port = name.starts_with(kPrefix) && name.ends_with(suffix_of(port));
+    if (is_of_port && entry->path() != published_secret(launcher, port)) ::unlink(entry->path().c_str());
+  }
+  return {};
 }
 
-fs::path published_secret(const std::string& job, int port) {
-  return fs::path(kShared) / (kPrefix + job + suffix_of(port));
+fs::path published_secret(const std::string& launcher, int port) {
+  return fs::path(kShared) / (kPrefix + launcher + suffix_of(port));
 }
 
 JobToken token_of_job(const JobToken& secret, const std::string& job) {

@@ -28,11 +28,12 @@ core::Result<std::optional<actors::JobToken>> find_secret(const SecretSource& so
 /// What find_secret() looks for, for people.
 std::string name_of_secret(const SecretSource& source, const actors::Variables& variables);
 
-/// The secret of one host, at node 0: for this job, in /dev/shm, where other launchers of the same user find
-/// it by the port. The file is the caller's to remove.
-core::Result<void> publish_secret(const actors::JobToken& secret, const std::string& job, int port);
+/// The secret of one host, at node 0: of this launcher, in /dev/shm, where other launchers of the same user
+/// find it by the port. The file is the caller's to remove; those of launchers before it at this port are
+/// removed.
+core::Result<void> publish_secret(const actors::JobToken& secret, const std::string& launcher, int port);
 /// Where publish_secret() puts it.
-std::filesystem::path published_secret(const std::string& job, int port);
+std::filesystem::path published_secret(const std::string& launcher, int port);
 
 /// What the ranks of this job prove to each other. Follows from the launchers' secret, so that it need not
 /// travel.
