@@ -69,6 +69,10 @@ AccessLog::Allocations::iterator AccessLog::find(std::uintptr_t address) {
   return address - after->first < after->second.bytes ? after : allocations_.end();
 }
 
+bool AccessLog::contains(Allocations::iterator place, ConstBufferView view) const {
+  return place != allocations_.end() && address_of(view) + view.bytes <= place->first + place->second.bytes;
+}
+
 /// No range crosses this address afterwards.
 void AccessLog::cut(Ranges& ranges, std::uintptr_t at) {
   auto after = ranges.upper_bound(at);

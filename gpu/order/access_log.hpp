@@ -57,6 +57,24 @@ class AccessLog {
   void write(ConstBufferView range, const Task& task, const OrderClock& clock,
              std::vector<OrderConflict>& found);
 
+  /// The same bytes in fewer ranges: those that follow one another in one allocation become one. A rank that
+  /// exchanges a part with each of many others would otherwise have as many ranges.
+  template <class View>
+  std::vector<View> joined(const std::vector<View>& views) {
+    std::vector<View> found;
+    Allocations::iterator place = allocations_.end();
+    for (const View& view : views) {
+      if (view.bytes == 0) continue;
+      if (!found.empty() && found.back().data + found.back().bytes == view.data && contains(place, view)) {
+        found.back().bytes += view.bytes;
+        continue;
+      }
+      found.push_back(view);
+      if (&view != &views.back()) place = find(reinterpret_cast<std::uintptr_t>(view.data));
+    }
+    return found;
+  }
+
   std::size_t ranges() const;
 
  private:
@@ -73,6 +91,7 @@ class AccessLog {
   using Allocations = std::map<std::uintptr_t, Allocation>;
 
   Allocations::iterator find(std::uintptr_t address);
+  bool contains(Allocations::iterator place, ConstBufferView view) const;
   static void cut(Ranges& ranges, std::uintptr_t at);
   template <class Each>
   static void for_each(Ranges& ranges, std::uintptr_t begin, std::uintptr_t end, const Each& each);

@@ -48,8 +48,8 @@ class Book {
     std::vector<OrderConflict> found;
     {
       std::lock_guard lock(mutex_);
-      for (const auto& range : accesses.reads) log_.read(range, task, clock, found);
-      for (const auto& range : accesses.writes) log_.write(range, task, clock, found);
+      for (const auto& range : log_.joined(accesses.reads)) log_.read(range, task, clock, found);
+      for (const auto& range : log_.joined(accesses.writes)) log_.write(range, task, clock, found);
     }
     tell(found);
   }

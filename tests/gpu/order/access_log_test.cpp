@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/world/random.hpp"
@@ -132,6 +133,28 @@ TEST_F(AccessLogTest, KeepsOneRangeOfWhatIsWrittenTogether) {
 }
 
 /// What a log of single bytes that forgets nothing finds, for accesses and waits drawn at random.
+TEST_F(AccessLogTest, JoinsWhatFollowsInOneAllocation) {
+  AccessLog two;
+  // Neighbours by chance.
+  two.add(view(0, 32));
+  two.add(view(32, 16));
+  const auto ranges = [&](const std::vector<BufferView>& views) {
+    std::vector<std::pair<std::ptrdiff_t, std::size_t>> found;
+    for (const auto& one : two.joined(views)) found.emplace_back(one.data - memory_.data(), one.bytes);
+    return found;
+  };
+
+  using testing::ElementsAre;
+  using testing::Pair;
+  EXPECT_THAT(ranges({view(0, 8), view(8, 8), view(16, 0), view(16, 16)}), ElementsAre(Pair(0, 32)));
+  EXPECT_THAT(ranges({view(8, 8), view(0, 8), view(12, 4)}),
+              ElementsAre(Pair(8, 8), Pair(0, 8), Pair(12, 4)));
+  EXPECT_THAT(ranges({view(24, 8), view(32, 8), view(40, 8)}), ElementsAre(Pair(24, 8), Pair(32, 16)));
+  EXPECT_THAT(ranges({view(0, 8), view(8, 32)}), ElementsAre(Pair(0, 8), Pair(8, 32)));
+  EXPECT_THAT(ranges({view(48, 8), view(56, 8)}), ElementsAre(Pair(48, 8), Pair(56, 8)));
+  EXPECT_THAT(ranges({}), ElementsAre());
+}
+
 TEST_F(AccessLogTest, AgreesWithALogOfBytesThatForgetsNothing) {
   struct Past {
     Moment moment;
