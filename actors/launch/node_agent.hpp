@@ -212,6 +212,10 @@ class NodeAgentMachine {
   NodeEffects node_ready(int node, std::chrono::nanoseconds now);
   /// A node more than there were; it can start ranks.
   NodeEffects node_added(NodeShare share, std::chrono::nanoseconds now);
+  /// Whether a node has come beside those whose ranks run.
+  bool has_newcomers() const { return !newcomers_.empty(); }
+  /// Starts its processes. Call it where all of these ranks would stay, so that they can be joined.
+  NodeEffects take_in();
   /// A signal to the launcher: it ends the job, or goes to the ranks.
   NodeEffects signalled(int signal);
   NodeEffects deadline(std::chrono::nanoseconds now);
@@ -274,7 +278,6 @@ class NodeAgentMachine {
   void form_again(std::chrono::nanoseconds now, NodeEffects& effects);
   bool can_begin() const;
   bool may_lack_nodes() const { return config_.fewest_nodes < static_cast<int>(nodes_.size()); }
-  void take_in(NodeEffects& effects);
   int most_ranks() const;
   int world() const { return static_cast<int>(slots_.size()); }
   void settle(NodeEffects& effects);

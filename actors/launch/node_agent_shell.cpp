@@ -51,6 +51,7 @@ void NodeAgentShell::look_for_waiting() {
       if (gang_.standing_of(machine_.slots()).is_formed) perform(machine_.formed());
       perform(machine_.unnoticed_by(gang_.standing_by(machine_.slots()), clock_.now()));
     }
+    if (machine_.has_newcomers() && gang_.standing_of(machine_.slots()).all_stay) perform(machine_.take_in());
     look_at_spares();
     perform(machine_.waited_for(gang_.waiting_of(machine_.slots()), clock_.now()));
     look_for_waiting();

@@ -95,7 +95,6 @@ NodeEffects NodeAgentMachine::node_ready(int node, std::chrono::nanoseconds now)
     launch(now, effects);
   } else if (state_ == State::watching && has_come && config_.in_place) {
     newcomers_.insert(node);
-    take_in(effects);
   }
   return effects;
 }
@@ -105,10 +104,10 @@ NodeEffects NodeAgentMachine::node_added(NodeShare share, std::chrono::nanosecon
   return node_ready(static_cast<int>(nodes_.size()) - 1, now);
 }
 
-/// Starts what comes to stand by, once nobody is being replaced. A node that the job could do without costs
-/// no restart.
-void NodeAgentMachine::take_in(NodeEffects& effects) {
-  if (is_rebuilding_ || state_ != State::watching || is_dismissed_) return;
+/// Not while somebody is being replaced. A node that the job could do without costs no restart.
+NodeEffects NodeAgentMachine::take_in() {
+  NodeEffects effects;
+  if (is_rebuilding_ || state_ != State::watching || is_dismissed_ || alive_ < world()) return effects;
   for (const int each : newcomers_) {
     const Node& node = nodes_[static_cast<std::size_t>(each)];
     if (!may_lack_nodes() && restarts_ == config_.max_restarts) continue;
@@ -118,6 +117,7 @@ void NodeAgentMachine::take_in(NodeEffects& effects) {
     }
   }
   newcomers_.clear();
+  return effects;
 }
 
 /// The generation begins when those that are there have cleared away, and are enough.

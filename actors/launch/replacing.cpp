@@ -199,7 +199,6 @@ void NodeAgentMachine::settle(NodeEffects& effects) {
     ++restarts_;
     start_spare(*free_slots_.begin(), effects);
   }
-  take_in(effects);
 }
 
 void NodeAgentMachine::start_spare(int slot, NodeEffects& effects) {

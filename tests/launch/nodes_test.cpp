@@ -194,6 +194,34 @@ TEST(LaunchNodes, AnotherLauncherGoesOnWithTheJobOfNodeZeroByItsJournal) {
   EXPECT_FALSE(std::filesystem::exists(journal)) << "the job is over";
 }
 
+TEST(LaunchNodes, ProgramsThatDoNotStayAreStartedAnewByALauncherThatGoesOn) {
+  const TemporaryDirectory folder;
+  RunningNodes job({"--journal", (folder.path() / "journal").string(), "--max-restarts", "9", "sh", "-c",
+                    "echo pid $$; [ $TROUPE_GENERATION = 1 ] || sleep 1000"});
+  ASSERT_TRUE(job.wait_for_lines(1));
+
+  job.at(0).signal(SIGKILL);
+  job.at(0).wait();
+  job.start(0);
+
+  for (const Outcome& outcome : job.wait()) EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
+TEST(LaunchNodes, ANodeThatComesLateIsLeftAloneByProgramsThatDoNotStay) {
+  RunningNodes job({"--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0.2,join_timeout=30", "sh", "-c",
+                    "echo $RANK of $WORLD_SIZE; sleep 1.5"},
+                   {}, 1);
+  ASSERT_TRUE(job.at(0).wait_for_lines(1));
+
+  job.start(1);
+
+  const auto outcomes = job.wait();
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcomes[0].out, HasSubstr("0 of 1"));
+  EXPECT_THAT(outcomes[0].err, HasSubstr("comes to the job, as node 1"));
+  EXPECT_EQ(outcomes[1].out, "");
+}
+
 TEST(LaunchNodes, AJournalIsOfOneJob) {
   const TemporaryDirectory folder;
   const auto journal = folder.path() / "journal";

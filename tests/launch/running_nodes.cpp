@@ -9,12 +9,13 @@
 
 namespace troupe::apps {
 
-RunningNodes::RunningNodes(std::vector<std::string> arguments, std::vector<std::string> environment)
+RunningNodes::RunningNodes(std::vector<std::string> arguments, std::vector<std::string> environment,
+                           int nodes)
     : port_(ReservedPort::any()->number()),
       arguments_(std::move(arguments)),
       environment_(std::move(environment)) {
   launchers_.resize(2);
-  for (const int node : {0, 1}) start(node);
+  for (int node = 0; node < nodes; ++node) start(node);
 }
 
 std::vector<std::string> RunningNodes::arguments_of(int node) const {

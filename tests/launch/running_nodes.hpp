@@ -12,7 +12,9 @@ namespace troupe::apps {
 class RunningNodes {
  public:
   /// `arguments` are those of both; the node ranks are given to them.
-  explicit RunningNodes(std::vector<std::string> arguments, std::vector<std::string> environment = {});
+  /// So many are started.
+  explicit RunningNodes(std::vector<std::string> arguments, std::vector<std::string> environment = {},
+                        int nodes = 2);
 
   /// The arguments of another launcher for the same job.
   std::vector<std::string> arguments_of(int node) const;

@@ -158,6 +158,8 @@ TEST(LostNode, LeavesItsRanksToTheSparesOfOthers) {
   machine.formed();
   EXPECT_TRUE(machine.spares().empty());
   machine.node_ready(1, seconds(20));
+  EXPECT_TRUE(machine.has_newcomers());
+  machine.take_in();
   EXPECT_EQ(machine.spares(), (std::set{4, 5, 6})) << "it has spares for others now";
   EXPECT_EQ(machine.restarts(), 1);
 }
@@ -193,8 +195,10 @@ TEST(LostNode, ThatIsNotNeededLeavesTheOthersToGoOnAndIsTakenInAtTheEndOfAStep) 
   const auto* const fewer = find_effect<ReplaceRanks>(machine.node_lost(1, seconds(5), kStay));
   ASSERT_NE(fewer, nullptr);
   EXPECT_EQ(fewer->slots, (std::vector{0, 1}));
-  EXPECT_EQ(find_effect<StartSpare>(machine.node_ready(1, seconds(6))), nullptr) << "they are forming";
-  EXPECT_NE(find_effect<StartSpare>(machine.formed()), nullptr);
+  machine.node_ready(1, seconds(6));
+  EXPECT_TRUE(machine.take_in().empty()) << "they are forming";
+  machine.formed();
+  EXPECT_NE(find_effect<StartSpare>(machine.take_in()), nullptr);
   EXPECT_EQ(machine.restarts(), 0) << "the job could do without it";
   EXPECT_EQ(find_effect<AskToWait>(machine.stand_by({3}, seconds(7))), nullptr) << "2 comes too";
   EXPECT_NE(find_effect<AskToWait>(machine.stand_by({2, 3}, seconds(8))), nullptr);
@@ -209,6 +213,7 @@ TEST(LostNode, AProcessOfItThatNeverStandsByDoesNotKeepTheOthersOut) {
   machine.node_lost(1, seconds(5), kStay);
   machine.formed();
   machine.node_ready(1, seconds(6));
+  machine.take_in();
   machine.stand_by({3}, seconds(7));
 
   EXPECT_NE(find_effect<AskToWait>(machine.stand_by({3}, seconds(9))), nullptr);
@@ -217,9 +222,9 @@ TEST(LostNode, AProcessOfItThatNeverStandsByDoesNotKeepTheOthersOut) {
 TEST(LostNode, AnotherOneMayComeToAJobThatCanDoWithFewer) {
   auto machine = elastic();
 
-  const auto added = machine.node_added({2, 1}, seconds(5));
+  machine.node_added({2, 1}, seconds(5));
 
-  EXPECT_EQ(find_effect<StartSpare>(added)->slot, 4);
+  EXPECT_EQ(find_effect<StartSpare>(machine.take_in())->slot, 4);
   EXPECT_EQ(machine.slot_count(), 7);
   EXPECT_EQ(machine.node_of(6), 2);
 }
@@ -283,7 +288,8 @@ TEST(LostNode, ALauncherThatFollowsAndHadNoRanksChangesNobodysPlace) {
   const auto again = machine.adopt({7, {3, 4}, {3, 4}}, seconds(0));
 
   ASSERT_NE(find_effect<FormAgain>(again), nullptr);
-  EXPECT_NE(find_effect<StartSpare>(machine.formed()), nullptr) << "its own processes come later";
+  machine.formed();
+  EXPECT_NE(find_effect<StartSpare>(machine.take_in()), nullptr) << "its own processes come later";
 }
 
 /// Ranks and spares on two nodes, of which one is lost and comes back at any time. Everything follows from
@@ -335,6 +341,7 @@ class RandomNodes {
       perform(machine_.deadline(now_));
     } else if (dice == 20) {
       perform(machine_.formed());
+      perform(machine_.take_in());
     } else if (dice == 21) {
       perform(machine_.stand_by({machine_.spares().begin(), machine_.spares().end()}, now_));
     } else if (dice == 22) {

@@ -94,11 +94,19 @@ void Follower::met(tcp::socket socket, const actors::JobToken& secret) {
 void Follower::introduce() {
   hello_.running.clear();
   hello_.started.clear();
+  const auto stays = [this](std::size_t slot) {
+    const auto member = actors::declared(member_file(job_, static_cast<int>(slot)));
+    return member && member->state != actors::Membership::State::left;
+  };
+  bool do_all_stay = true;
   for (std::size_t slot = 0; slot < processes_.size(); ++slot) {
     if (!processes_[slot].is_running) continue;
+    do_all_stay &= stays(slot);
     hello_.running.push_back(static_cast<int>(slot));
     hello_.started.push_back(processes_[slot].generation);
   }
+  if (!do_all_stay) hello_.running.clear();
+  if (!do_all_stay) hello_.started.clear();
   link_->send(hello_);
 }
 
