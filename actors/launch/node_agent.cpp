@@ -40,6 +40,13 @@ bool killed_from_outside(const Ending& ending) {
          status.signal == SIGBUS || status.signal == SIGILL || status.signal == SIGFPE;
 }
 
+/// Somebody has ended it, or its node is gone. A hung one, which we have killed, has itself to blame.
+bool is_from_outside(const Ending& ending) {
+  const int signal = ending.status.signal;
+  const bool is_killed = signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
+  return ending.kind == Ending::Kind::lost || (is_killed && !ending.is_silent);
+}
+
 bool did_what_was_asked(ExitStatus status, int signal) {
   return status.signal == signal || status.code == 128 + signal;
 }
@@ -294,7 +301,10 @@ std::optional<int> NodeAgentMachine::code_that_forbids_restart() const {
 void NodeAgentMachine::count_failure() {
   const bool progressed = step_ > furthest_step_;
   quick_failures_ = progressed || lived_for_a_while() ? 0 : quick_failures_ + 1;
-  failures_at_step_ = progressed ? 1 : failures_at_step_ + 1;
+  if (progressed) failures_at_step_ = own_failures_at_step_ = 0;
+  const auto why = cause();
+  failures_at_step_ += 1;
+  own_failures_at_step_ += why && is_from_outside(endings_[*why]) ? 0 : 1;
   furthest_step_ = std::max(furthest_step_, step_);
 }
 
@@ -307,7 +317,9 @@ bool NodeAgentMachine::lived_for_a_while() const {
 }
 
 bool NodeAgentMachine::makes_no_progress() const {
-  return furthest_step_ && failures_at_step_ >= config_.no_progress_limit;
+  const int limit = config_.no_progress_limit;
+  return furthest_step_ &&
+         (own_failures_at_step_ >= limit || failures_at_step_ >= NodeAgentConfig::kOutsideFactor * limit);
 }
 
 void NodeAgentMachine::gang_ended(NodeEffects& effects) {

@@ -58,9 +58,12 @@ struct NodeAgentConfig {
   /// 1, 2, 4 ... times this.
   std::chrono::nanoseconds first_backoff = std::chrono::seconds(1);
   std::chrono::nanoseconds longest_backoff = std::chrono::seconds(60);
-  /// This many consecutive failures without a committed step beyond the furthest end the job. For a job that
-  /// never reports a step only `max_restarts` applies.
+  /// This many consecutive failures without a committed step beyond the furthest end the job, or
+  /// kOutsideFactor times as many, where processes were killed or nodes lost: that says little about the
+  /// program, but may be for want of memory each time. For a job that never reports a step only
+  /// `max_restarts` applies.
   int no_progress_limit = 3;
+  static constexpr int kOutsideFactor = 4;
   /// A restart waits for so long for nodes that were lost, or that have not cleared away what was before.
   std::chrono::nanoseconds node_patience = std::chrono::minutes(10);
 };
@@ -329,7 +332,8 @@ class NodeAgentMachine {
   std::optional<std::int64_t> step_;
   std::optional<std::int64_t> furthest_step_;  ///< of those committed at failures so far
   int failures_at_step_ = 0;
-  int quick_failures_ = 0;  ///< consecutive ones: soon, and without another step
+  int own_failures_at_step_ = 0;  ///< of these: not by a signal from outside
+  int quick_failures_ = 0;        ///< consecutive ones: soon, and without another step
   std::string verdict_;
 };
 
