@@ -15,23 +15,9 @@ namespace troupe::core {
 
 namespace {
 
-/// From the first to the last byte that goes to a target.
-SharedRead::Part part_of(std::uint32_t rank, const LoadRead& read, std::span<const LoadTarget> targets) {
-  const auto width = size_of(read.tensor->dtype);
-  SharedRead::Part part{rank, read.shard->bytes(), 0};
-  for (const auto& copy : read.copies) {
-    const auto runs = copy_runs(read.shard->box, targets[copy.target].box, copy.region);
-    if (runs.empty()) continue;
-    part.begin = std::min(part.begin, static_cast<std::uint64_t>(runs.front().from) * width);
-    part.end =
-        std::max(part.end, static_cast<std::uint64_t>(runs.back().from + runs.back().elements) * width);
-  }
-  return part;
-}
-
-class Planner {
+class SharedLoadPlanner {
  public:
-  Planner(const Manifest& manifest, const SharedTargets& targets)
+  SharedLoadPlanner(const Manifest& manifest, const SharedTargets& targets)
       : manifest_(manifest), targets_(targets), world_(targets.own.size()) {}
 
   Result<SharedLoadPlan> plan() {
@@ -136,6 +122,19 @@ class Planner {
 
 }  // namespace
 
+SharedRead::Part part_of(std::uint32_t rank, const LoadRead& read, std::span<const LoadTarget> targets) {
+  const auto width = size_of(read.tensor->dtype);
+  SharedRead::Part part{rank, read.shard->bytes(), 0};
+  for (const auto& copy : read.copies) {
+    const auto runs = copy_runs(read.shard->box, targets[copy.target].box, copy.region);
+    if (runs.empty()) continue;
+    part.begin = std::min(part.begin, static_cast<std::uint64_t>(runs.front().from) * width);
+    part.end =
+        std::max(part.end, static_cast<std::uint64_t>(runs.back().from + runs.back().elements) * width);
+  }
+  return part;
+}
+
 double seconds_of(LoadMode mode, const LoadBytes& bytes, const LoadCosts& costs) {
   const auto over = [](std::uint64_t count, double rate) { return static_cast<double>(count) / rate; };
   if (mode == LoadMode::exchange) {
@@ -155,7 +154,7 @@ LoadMode choose_load(LoadMode wanted, const LoadBytes& bytes, const LoadCosts& c
 }
 
 Result<SharedLoadPlan> plan_shared_load(const Manifest& manifest, const SharedTargets& targets) {
-  return Planner(manifest, targets).plan();
+  return SharedLoadPlanner(manifest, targets).plan();
 }
 
 std::uint64_t hash_of(const SharedLoadPlan& plan) {

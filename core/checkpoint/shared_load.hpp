@@ -64,6 +64,9 @@ struct SharedTargets {
 /// independently get the same plan. `manifest` must outlive the plan. Errors are those of plan_load().
 Result<SharedLoadPlan> plan_shared_load(const Manifest& manifest, const SharedTargets& targets);
 
+/// What `rank` takes of a shard: from the first to the last byte that goes to a target.
+SharedRead::Part part_of(std::uint32_t rank, const LoadRead& read, std::span<const LoadTarget> targets);
+
 /// Identifies a plan, for ranks that compare their plans.
 std::uint64_t hash_of(const SharedLoadPlan& plan);
 

@@ -26,7 +26,7 @@ core::LoadRead nowhere(const core::SharedRead& read) {
 }
 
 bool is_shared(const core::SharedRead& read) {
-  return read.for_all || read.parts.size() > 1;
+  return read.for_all || read.parts.size() > 1 || read.parts.front().rank != read.reader;
 }
 
 }  // namespace
@@ -34,14 +34,14 @@ bool is_shared(const core::SharedRead& read) {
 core::Result<LoadExchange> LoadExchange::create(const core::Manifest& manifest, core::SharedLoadPlan plan,
                                                 core::Rank rank, core::WorldSize world, Wanted wanted,
                                                 std::uint64_t exchange_bytes) {
-  CHECK(world.value > 1, "one rank has nobody to exchange with");
   LoadExchange exchange;
   exchange.manifest_ = &manifest;
   exchange.plan_ = std::move(plan);
   exchange.rank_ = static_cast<std::uint32_t>(rank.value);
   exchange.world_ = static_cast<std::uint32_t>(world.value);
   exchange.wanted_ = std::move(wanted);
-  exchange.window_ = std::max(exchange_bytes / (exchange.world_ - 1) / kAlignment * kAlignment, kAlignment);
+  exchange.window_ =
+      std::max(exchange_bytes / std::max(exchange.world_ - 1, 1U) / kAlignment * kAlignment, kAlignment);
   TRY(exchange.plan_own(manifest));
   exchange.plan_streams();
   return exchange;
@@ -84,8 +84,9 @@ void LoadExchange::plan_streams() {
       give(part.rank, part);
     }
   }
-  auto longest = *std::max_element(to_all.begin(), to_all.end());
+  auto longest = *std::max_element(to_all.begin(), to_all.end());  // 0: nothing is exchanged
   for (const auto& [pair, bytes] : to_one) longest = std::max(longest, to_all[pair.first] + bytes);
+  if (longest == 0) return;
   window_ = std::min(window_, std::max(longest, kAlignment));
   rounds_ = (longest + window_ - 1) / window_;
 }
@@ -119,6 +120,21 @@ core::Result<void> LoadExchange::read(Storage& storage, std::string_view name, c
     tasks.push_back({wanted, whole});
   }
   return read_shards(storage, name, *manifest_, tasks, headers, wanted_.targets, wanted_.memory, options);
+}
+
+core::Result<void> LoadExchange::take_from(const MemoryOf& memory_of) {
+  for (std::size_t i = 0; i < plan_.reads.size(); ++i) {
+    const auto& read = plan_.reads[i];
+    if (read.reader == rank_) sources_[i] = memory_of(*read.shard);
+    const auto own = own_reads_.find(read.shard);
+    if (own != own_reads_.end() && memory_of(*read.shard).empty())
+      arriving_.try_emplace(i, own_.reads[own->second], wanted_.targets, wanted_.memory);
+  }
+  for (const auto& read : own_.reads) {
+    const auto here = memory_of(*read.shard);
+    if (!here.empty()) TRY(ShardScatter(read, wanted_.targets, wanted_.memory).take(0, here, nullptr));
+  }
+  return {};
 }
 
 std::vector<std::size_t> LoadExchange::counts(const std::vector<Stream>& streams, std::uint64_t round) const {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -39,6 +40,12 @@ class LoadExchange {
   /// Reads what the plan assigns to this rank, and checks it against its hashes. Fills the targets that this
   /// covers. Errors are those of read_tensors(). `options.uploads` must outlive the exchange.
   core::Result<void> read(Storage& storage, std::string_view name, const ReadOptions& options);
+
+  /// Instead of read(), for shards that are in memory: where this one is on this rank, or empty. What this
+  /// rank wants and has itself is copied; all of it must be the host's memory, and stay until the last
+  /// pack().
+  using MemoryOf = std::function<std::span<const std::byte>(const core::ManifestShard&)>;
+  core::Result<void> take_from(const MemoryOf& memory_of);
 
   std::uint64_t rounds() const { return rounds_; }
   /// Bytes that this rank sends to, or receives from, each rank in a round.
