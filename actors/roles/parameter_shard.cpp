@@ -68,8 +68,7 @@ void ParameterShardMachine::apply(const messages::StepDecided& decided, Outbox& 
   collected_ = 0;
   gathers_ = decided.commit && !config_.gather_entries.empty();
   if (config_.trainable) {
-    outbox.perform(StepShard{step_, config_.bucket, decided.commit, decided.learning_rate,
-                             decided.clip_factor / decided.loss_scale * decided.verdict.gradient_factor});
+    outbox.perform(step_of_shard(decided, config_.bucket));
   }
   // The gather's stream waits for the optimizer's event, so the entry is ready as soon as the update is
   // enqueued.

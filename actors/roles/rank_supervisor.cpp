@@ -215,7 +215,8 @@ void RankSupervisorMachine::decide(std::string reason, Outbox& outbox) {
   phase_ = Phase::idle;
   updating_ = step_;
   shards_updated_ = 0;
-  auto decided = decision(std::move(reason));
+  auto decided =
+      decision_on({step_, learning_rate_, loss_scale_, config_.clip_norm, verdict_}, std::move(reason));
   commits_ = decided.commit;
   outbox.send(peer(Role::conductor), decided);
   // What is read first is updated first.
@@ -223,24 +224,25 @@ void RankSupervisorMachine::decide(std::string reason, Outbox& outbox) {
   outbox.send(peer(Role::trainer), std::move(decided));
 }
 
-messages::StepDecided RankSupervisorMachine::decision(std::string reason) const {
-  messages::StepDecided decided{step_, true, {}, 1.0, learning_rate_, verdict_, loss_scale_};
+messages::StepDecided decision_on(const StepFacts& facts, std::string reason) {
+  const auto& verdict = facts.verdict;
+  messages::StepDecided decided{facts.step, true, {}, 1.0, facts.learning_rate, verdict, facts.loss_scale};
   auto& norm = decided.verdict.gradient_norm;
-  norm = norm / loss_scale_ * verdict_.gradient_factor;
-  if (verdict_.refusing > 0 || verdict_.differs) {
+  norm = norm / facts.loss_scale * verdict.gradient_factor;
+  if (verdict.refusing > 0 || verdict.differs) {
     decided.commit = false;
     decided.reason = std::move(reason);
-    if (verdict_.differs) decided.learning_rate = 0;  // the same on all ranks
-  } else if (verdict_.nonfinite_gradients > 0) {
+    if (verdict.differs) decided.learning_rate = 0;  // the same on all ranks
+  } else if (verdict.nonfinite_gradients > 0) {
     decided.commit = false;
-    decided.reason = fmt::format("{} gradient elements are NaN or Inf{}", verdict_.nonfinite_gradients,
-                                 loss_scale_ == 1 ? "" : fmt::format(" at a loss scale of {}", loss_scale_));
-  } else if (auto why = reason_of_weights(verdict_); !why.empty()) {
+    decided.reason =
+        fmt::format("{} gradient elements are NaN or Inf{}", verdict.nonfinite_gradients,
+                    facts.loss_scale == 1 ? "" : fmt::format(" at a loss scale of {}", facts.loss_scale));
+  } else if (auto why = reason_of_weights(verdict); !why.empty()) {
     decided.commit = false;
     decided.reason = std::move(why);
   }
-  if (config_.clip_norm > 0 && norm > config_.clip_norm)
-    decided.clip_factor = config_.clip_norm / (norm + 1e-6);
+  if (facts.clip_norm > 0 && norm > facts.clip_norm) decided.clip_factor = facts.clip_norm / (norm + 1e-6);
   return decided;
 }
 

@@ -28,6 +28,17 @@ struct RankSupervisorConfig {
   messages::Failure failure{};  ///< the rank joins only to tell all others why it cannot take part
 };
 
+/// What every rank decides of a step (RS-1): from the common verdict, what all ranks have given alike, and
+/// the reason that the Coordinator has told where a rank refuses or ranks differ.
+struct StepFacts {
+  core::Step step{};
+  double learning_rate = 0;
+  double loss_scale = 1;
+  double clip_norm = 0;  ///< as in the config
+  messages::Verdict verdict;
+};
+messages::StepDecided decision_on(const StepFacts& facts, std::string reason);
+
 /// The lifecycle of one rank: joining -> running -> leaving -> left, and from every state -> fenced.
 ///
 /// RS-1: every rank decides a step from the same reduced facts by the same formula, so all decide the same.
@@ -62,7 +73,6 @@ class RankSupervisorMachine final : public Machine {
   void decide(std::string reason, Outbox& outbox);
   void fence(messages::Failure reason, bool tell_coordinator, Outbox& outbox);
   void tell_trainer(messages::Failure reason, Outbox& outbox);
-  messages::StepDecided decision(std::string reason) const;
   std::uint32_t trained_buckets() const { return config_.buckets - config_.frozen_buckets; }
   messages::Address peer(messages::Role role, std::uint32_t index = 0) const {
     return {config_.rank, role, index};

@@ -67,6 +67,12 @@ struct StepShard {
   double gradient_factor = 1;  ///< multiplies every gradient
 };
 
+/// The part of a decided step that a bucket's shard carries out.
+inline StepShard step_of_shard(const messages::StepDecided& decided, core::BucketIndex bucket) {
+  return {decided.step, bucket, decided.commit, decided.learning_rate,
+          decided.clip_factor / decided.loss_scale * decided.verdict.gradient_factor};
+}
+
 /// RankSupervisor: every running and later collective of this rank ends in this error.
 struct AbortCollectives {
   messages::Failure reason;

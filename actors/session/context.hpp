@@ -2,9 +2,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "actors/planes/step/data_plane.hpp"
 #include "actors/planes/step/state.hpp"
@@ -45,6 +47,21 @@ struct SessionContext {
   void post(messages::Role role, std::uint32_t index, messages::Message message) const {
     world.post(
         {{rank(), messages::Role::trainer, 0}, {rank(), role, index}, world.epoch(), std::move(message)});
+  }
+
+  /// Every rank says its word; all get what rank 0 answers to the words, which are in the order of ranks.
+  using Answer = std::function<std::string(const std::vector<std::string>& words)>;
+  core::Result<std::string> ask(const std::string& topic, const std::string& word,
+                                const Answer& answer) const {
+    const auto deadline = options.checkpoint.deadline;
+    TRY(rendezvous.set(fmt::format("{}/{}", topic, rank().value), word));
+    if (is_first_rank()) {
+      std::vector<std::string> words;
+      for (std::int32_t other = 0; other < world.world_size().value; ++other)
+        words.push_back(TRY(rendezvous.get(fmt::format("{}/{}", topic, other), deadline)));
+      TRY(rendezvous.set(topic + "/answer", answer(words)));
+    }
+    return rendezvous.get(topic + "/answer", deadline);
   }
 
   /// Until all ranks have read what was set under keys that begin with this one, and may end: without it a

@@ -97,12 +97,26 @@ Result<void> JointLoad::prepare_exchange(core::SharedLoadPlan plan, const core::
   auto wanted = take_shared(alone, shared, in_.world.rank());
   exchange_ = TRY(LoadExchange::create(manifest_, std::move(plan), in_.world.rank(), in_.world.world_size(),
                                        std::move(wanted), in_.options.exchange_bytes));
+  return make_rounds();
+}
+
+Result<void> JointLoad::make_rounds() {
   for (auto& round : rounds_) {
     round = std::make_shared<Round>();
     round->outgoing = TRY(in_.world.host_device().allocate(exchange_->round_bytes()));
     round->incoming = TRY(in_.world.host_device().allocate(exchange_->round_bytes()));
   }
   return {};
+}
+
+Result<void> JointLoad::share(const core::Manifest& manifest, core::SharedLoadPlan plan,
+                              LoadExchange::Wanted wanted, const LoadExchange::MemoryOf& memory_of) {
+  exchange_ = TRY(LoadExchange::create(manifest, std::move(plan), in_.world.rank(), in_.world.world_size(),
+                                       std::move(wanted), in_.options.exchange_bytes));
+  TRY(exchange_->take_from(memory_of));
+  if (exchange_->rounds() == 0) return {};
+  TRY(make_rounds());
+  return exchange();
 }
 
 void JointLoad::post_round(LoadedBytes bytes) {

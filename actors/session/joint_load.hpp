@@ -53,6 +53,10 @@ class JointLoad {
   core::Result<void> read(Storage& storage, const std::string& name, const core::Manifest& manifest,
                           const core::SharedTargets& shared, std::vector<core::LoadTarget> targets,
                           std::vector<std::span<std::byte>> memory, UploadPool* uploads);
+  /// Instead of read() and exchange(): the plan's readers have its shards in memory, and give them to those
+  /// that want them. By all ranks alike, which have the same plan; `manifest` must outlive the load.
+  core::Result<void> share(const core::Manifest& manifest, core::SharedLoadPlan plan,
+                           LoadExchange::Wanted wanted, const LoadExchange::MemoryOf& memory_of);
   /// This rank has no plan, for whatever reason; the others need not wait for it. Does nothing after read().
   core::Result<void> withdraw();
   /// Brings what other ranks have read. After an Error no rank can continue: the state is partly loaded.
@@ -65,6 +69,7 @@ class JointLoad {
   };
 
   bool may_exchange() const;
+  core::Result<void> make_rounds();
   void post_round(LoadedBytes bytes);
   core::Result<void> agree(std::optional<std::uint64_t> plan);
   core::Result<void> prepare_exchange(core::SharedLoadPlan plan, const core::SharedTargets& shared,

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,7 +71,11 @@ struct Restored {
   core::Value topology;  ///< of the job that saved it
   /// Newer checkpoints and local saves that could not be used, and why.
   std::vector<std::string> passed_over;
-  bool is_local = false;  ///< from the local tier
+  bool is_local = false;      ///< from the local tier
+  bool is_in_memory = false;  ///< from Session::recover()
+  /// From Session::recover(): what was decided on the last step before `step`, which the trainer may not have
+  /// been told. The same on all ranks; empty where no rank knows it. Its times are zero.
+  std::optional<StepOutcome> last{};
   /// Keys of this rank that the checkpoint lacks, if the strictness returns them.
   core::KeySet unexpected{};
   core::KeySet missing{};  ///< keys that only the checkpoint has, as above

@@ -84,7 +84,8 @@ core::Result<std::optional<Restore::Loaded>> Restore::run() {
       return std::any_of(words.begin(), words.end(), [](const auto& word) { return !word.empty(); }) ? "yes"
                                                                                                      : "";
     };
-    const bool is_as_before = TRY(ask(prefix_ + "touched", touched_.empty() ? "" : "yes", touched)).empty();
+    const bool is_as_before =
+        TRY(in_.ask(prefix_ + "touched", touched_.empty() ? "" : "yes", touched)).empty();
     in_.end_reading(prefix_);
     return tl::unexpected(is_as_before ? std::move(reason) : in_.abandon(std::move(reason)));
   }
@@ -166,7 +167,7 @@ core::Result<std::optional<Restore::Loaded>> Restore::try_choice(const std::stri
   } else {
     TRY(finish_load(name));
   }
-  TRY(go_on_after(loaded));
+  TRY(go_on_after(in_, loaded));
   auto& passed_over = loaded.restored.passed_over;
   passed_over = std::exchange(passed_over_, {});
   passed_over.insert(passed_over.end(), notes_.begin(), notes_.end());
@@ -183,26 +184,12 @@ core::Result<void> Restore::make_uploads() {
   return {};
 }
 
-/// Every rank says its word; all get what rank 0 answers to the words, which are in the order of ranks.
-core::Result<std::string> Restore::ask(const std::string& topic, const std::string& word,
-                                       const Answer& answer) {
-  const auto deadline = in_.options.checkpoint.deadline;
-  TRY(in_.rendezvous.set(fmt::format("{}/{}", topic, in_.rank().value), word));
-  if (in_.is_first_rank()) {
-    std::vector<std::string> words;
-    for (std::int32_t rank = 0; rank < in_.world.world_size().value; ++rank)
-      words.push_back(TRY(in_.rendezvous.get(fmt::format("{}/{}", topic, rank), deadline)));
-    TRY(in_.rendezvous.set(topic + "/answer", answer(words)));
-  }
-  return in_.rendezvous.get(topic + "/answer", deadline);
-}
-
 /// Ranks that see different checkpoints of one name would continue with a mixture of them. Going back to an
 /// earlier one would not help: it comes from the same directories. A rank that sees none complains later.
 core::Result<void> Restore::compare(const std::string& attempt, const std::string& name,
                                     const core::Result<core::Manifest>& manifest) {
   const auto hash = manifest ? core::hash_of_sealed(core::to_text(*manifest)) : std::string();
-  const auto difference = TRY(ask(attempt + "manifest", hash, first_difference));
+  const auto difference = TRY(in_.ask(attempt + "manifest", hash, first_difference));
   if (difference.empty()) return {};
   return tl::unexpected(in_.abandon(
       {Errc::mismatch,
@@ -213,22 +200,20 @@ core::Result<void> Restore::compare(const std::string& attempt, const std::strin
 
 /// Empty if every rank has loaded, otherwise what the first rank that could not reports; the same on all.
 core::Result<std::string> Restore::agree(const std::string& attempt, const std::string& complaint) {
-  return ask(attempt + "rank", complaint, first_complaint);
+  return in_.ask(attempt + "rank", complaint, first_complaint);
 }
 
-/// The optimizer and the shards continue with the loaded state.
-core::Result<void> Restore::go_on_after(const Loaded& loaded) {
-  in_.data.restore_optimizer_steps(loaded.optimizer_steps,
-                                   TRY(core::steps_missed_by(in_.plan.specs, loaded.steps_missed)));
-  for (const auto bucket : in_.buckets()) {
-    in_.post(messages::Role::parameter_shard, bucket.value,
-             messages::StateRestored{core::last_step(core::steps_before(loaded.restored.step))});
+core::Result<void> go_on_after(const SessionContext& in, const LoadedState& loaded) {
+  in.data.restore_optimizer_steps(loaded.optimizer_steps,
+                                  TRY(core::steps_missed_by(in.plan.specs, loaded.steps_missed)));
+  for (const auto bucket : in.buckets()) {
+    in.post(messages::Role::parameter_shard, bucket.value,
+            messages::StateRestored{core::last_step(core::steps_before(loaded.restored.step))});
   }
   return {};
 }
 
-/// What Saves wrote about a dynamic loss scale; empty if there was none.
-core::Result<std::optional<core::LossScaler::State>> Restore::loss_scaling_of(const core::Value* values) {
+core::Result<std::optional<core::LossScaler::State>> loss_scaling_of(const core::Value* values) {
   if (values == nullptr) return std::optional<core::LossScaler::State>{};
   const auto* scale = values->find("scale");
   const auto* finite = values->find("growth_tracker");

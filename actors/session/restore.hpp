@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -25,6 +24,19 @@
 
 namespace troupe::actors {
 
+/// The state with which a session continues.
+struct LoadedState {
+  Restored restored;
+  core::StepCount optimizer_steps{};
+  core::StepsMissed steps_missed{};
+  std::optional<core::LossScaler::State> loss_scaling{};
+};
+
+/// What Saves wrote about a dynamic loss scale; empty if there was none.
+core::Result<std::optional<core::LossScaler::State>> loss_scaling_of(const core::Value* values);
+/// The optimizer and the shards continue with the loaded state.
+core::Result<void> go_on_after(const SessionContext& in, const LoadedState& loaded);
+
 /// One restore: all ranks find the newest state that every one of them can load, and load it. Used by the
 /// trainer's thread, before the first step.
 class Restore {
@@ -36,13 +48,7 @@ class Restore {
     /// Keys of the trainers' own tensors, in the order of ranks.
     const std::vector<core::KeySet>& tensor_keys;
   };
-  /// The state with which the session continues.
-  struct Loaded {
-    Restored restored;
-    core::StepCount optimizer_steps{};
-    core::StepsMissed steps_missed{};
-    std::optional<core::LossScaler::State> loss_scaling{};
-  };
+  using Loaded = LoadedState;
 
   /// `number` counts this session's restores. Everything given must outlive it.
   Restore(const SessionContext& context, Parts parts, const RestoreOptions& options, std::uint64_t number);
@@ -55,12 +61,8 @@ class Restore {
   core::Result<void> share_holdings(const std::string& attempt);
   core::Result<RestoreChoice> choose(const std::string& attempt);
   core::Result<std::optional<Loaded>> try_choice(const std::string& attempt, const RestoreChoice& choice);
-  using Answer = std::function<std::string(const std::vector<std::string>& words)>;
-  core::Result<std::string> ask(const std::string& topic, const std::string& word, const Answer& answer);
   core::Result<std::string> agree(const std::string& attempt, const std::string& complaint);
   core::Result<void> make_uploads();
-  static core::Result<std::optional<core::LossScaler::State>> loss_scaling_of(const core::Value* values);
-  core::Result<void> go_on_after(const Loaded& loaded);
 
   // For a checkpoint.
   core::Result<void> compare(const std::string& attempt, const std::string& name,

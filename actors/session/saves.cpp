@@ -53,10 +53,7 @@ Value topology_of(const TrainingPlan& plan) {
 
 }  // namespace
 
-core::Result<messages::SaveBegan> Saves::message(const Progress& progress, const Value& common) const {
-  messages::SaveBegan begun;
-  begun.step = core::last_step(progress.over);
-  begun.topology = TRY(core::value_text(topology_of(in_.plan)));
+Value::Map Saves::values_of(const Progress& progress, const Value& common) {
   Value::Map values{{"step", progress.over.value},
                     {"optimizer_steps", progress.optimizer_steps.value},
                     {"trainer", common}};
@@ -67,7 +64,14 @@ core::Result<messages::SaveBegan> Saves::message(const Progress& progress, const
                                           {"growth_tracker", scaling->finite_steps},
                                           {"hysteresis_tracker", scaling->overflows_left}});
   }
-  begun.common = TRY(core::value_text(std::move(values)));
+  return values;
+}
+
+core::Result<messages::SaveBegan> Saves::message(const Progress& progress, const Value& common) const {
+  messages::SaveBegan begun;
+  begun.step = core::last_step(progress.over);
+  begun.topology = TRY(core::value_text(topology_of(in_.plan)));
+  begun.common = TRY(core::value_text(values_of(progress, common)));
   TRY(check_size("the common values", begun.common));
   return begun;
 }

@@ -26,6 +26,9 @@ class Saves {
     std::optional<core::LossScaler::State> loss_scaling{};  ///< with a dynamic scale
   };
 
+  /// The common values of a save: what restores read, and the trainer's own.
+  static core::Value::Map values_of(const Progress& progress, const core::Value& common);
+
   /// `context` must outlive it.
   explicit Saves(const SessionContext& context) : in_(context) {}
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "actors/session/passes.hpp"
-#include "actors/session/restore.hpp"
+#include "actors/session/remains.hpp"
 #include "actors/session/session_parts.hpp"
 #include "core/errors.hpp"
 #include "core/program/memory.hpp"
@@ -130,7 +130,7 @@ core::Result<void> Session::begin_step(double learning_rate) {
   auto& s = *parts_;
   if (auto failure = s.inbox.failure()) return tl::unexpected(*failure);
   TRY(s.in_turn(s.order->between_steps("begin_step()")));
-  if (s.others_stand_by) TRY(s.saves->let_others_join(s.progress().over));
+  if (s.others_stand_by) TRY(s.let_others_join());
   if (!std::isfinite(learning_rate) || learning_rate < 0) {
     return core::fail(core::Errc::invalid_argument,
                       "begin_step() was given a learning rate of {}; expected a finite number that is not "
@@ -147,6 +147,7 @@ core::Result<void> Session::begin_step(double learning_rate) {
   s.gate->begin_step(s.step, s.decided);
   s.losses.clear();
   const messages::StepBegan begun{s.step, learning_rate, s.scaler.scale()};
+  s.note_begun(begun);
   if (s.experts) s.experts->begin_step(begun);
   s.context->post(Role::conductor, 0, begun);
   s.context->post(Role::rank_supervisor, 0, begun);
@@ -331,17 +332,7 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   }
   if (!s.plan.options.overlap) TRY(s.meter->exposed([&] { return s.publish_all(); }));
   if (s.checkpoints) s.checkpoints->plane().prepare_for_saves();
-  StepOutcome outcome;
-  outcome.step = s.step;
-  outcome.committed = decided.commit;
-  outcome.reason = decided.reason;
-  outcome.loss = decided.verdict.loss;
-  outcome.weight = decided.verdict.weight;
-  outcome.gradient_norm = decided.verdict.gradient_norm;
-  outcome.clip_factor = decided.clip_factor;
-  outcome.loss_scale = decided.loss_scale;
-  outcome.nonfinite_gradients = decided.verdict.nonfinite_gradients;
-  outcome.wishes = decided.verdict.wishes;
+  auto outcome = outcome_of(decided);
   s.others_stand_by = (outcome.wishes & kWishJoin) != 0;
   outcome.times = s.meter->end_step();
   s.optimizer_steps.value += decided.commit ? 1 : 0;
@@ -400,28 +391,6 @@ core::Result<void> Session::wait_local_saves() {
   const auto waited = parts_->saves->wait_local();
   parts_->expect_nothing();
   return waited;
-}
-
-core::Result<std::optional<Restored>> Session::restore(const RestoreOptions& options) {
-  auto& s = *parts_;
-  TRY(s.in_turn(s.order->between_steps("restore()")));
-  if (s.step.value != 0 || s.saves->has_begun())
-    return core::fail(core::Errc::invalid_argument,
-                      "a session is restored before its first step, not after step {}", s.step.value);
-  Restore restore(*s.context, {s.local.get(), s.hosts.get(), s.tensor_keys}, options, s.restores++);
-  s.called(messages::Call::restore);
-  s.expect_alike(messages::Call::restore);
-  auto run = restore.run();
-  s.expect_nothing();
-  auto loaded = TRY(std::move(run));
-  if (!loaded) return std::optional<Restored>{};
-  if (s.experts) s.experts->restored();
-  s.adopted = true;
-  s.step = loaded->restored.step;
-  s.optimizer_steps = loaded->optimizer_steps;
-  s.steps_missed = std::move(loaded->steps_missed);
-  if (loaded->loss_scaling) TRY(s.scaler.restore(*loaded->loss_scaling));
-  return std::optional(std::move(loaded->restored));
 }
 
 core::Result<void> Session::publish_all() {

@@ -186,6 +186,14 @@ class Session {
   /// As take_saves() and wait_saves(), for local saves.
   std::vector<SaveResult> take_local_saves();
   core::Result<void> wait_local_saves();
+  /// Where the job has gone on in a new epoch (ProcessWorld::form_anew(), or a process that was started for
+  /// it): the newest step that the ranks have in memory, together. Ranks that lack a part of the state get it
+  /// from others. What any rank was told to be decided is not lost, unless nobody has the lost rank's part:
+  /// then this is empty, as in a first epoch, and the trainer writes first values and calls restore().
+  /// Otherwise it does neither, and takes the next step (next_step()). Called right after join(), before
+  /// parameters are looked at, by all ranks alike. Empty for sessions with experts or with
+  /// SessionOptions::tensors.
+  core::Result<std::optional<Restored>> recover();
   /// Loads the newest complete checkpoint, or the named one. All ranks load the same, saved by any number of
   /// ranks with any strategy. A local save at least as new takes precedence if a job with the same
   /// parameters, strategy and number of ranks made it and every clique still holds a full set of copies;

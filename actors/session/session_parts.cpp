@@ -62,7 +62,8 @@ std::vector<core::Rank> own_part(const TrainerGroupSpec& spec, core::Rank rank) 
 Session::Parts::Parts(RankWorld& rank_world, SessionOptions wanted, TrainingPlan planned)
     : world(rank_world),
       options(std::move(wanted)),
-      plan(std::move(planned)),
+      own_plan(std::make_unique<TrainingPlan>(std::move(planned))),
+      plan(*own_plan),
       scaler(plan.options.loss_scaling),
       inbox(static_cast<std::uint32_t>(plan.buckets.size()), world.patience()) {
   if (!options.trace) return;
@@ -77,6 +78,7 @@ Session::Parts::~Parts() {
   if (tracer) world.device().observe({});
   world.close();
   if (data) data->abort({core::Errc::aborted, "the session ended"});
+  leave_remains();
 }
 
 core::Result<void> Session::Parts::open() {

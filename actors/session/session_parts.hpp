@@ -97,9 +97,16 @@ struct Session::Parts {
             scaler.is_dynamic() ? std::optional(scaler.state()) : std::nullopt};
   }
 
+  core::Result<void> go_on_from(Saves::Progress from);
+  core::Result<void> let_others_join();
+  void note_begun(const messages::StepBegan& step_begun);
+  /// What this process could go on from in another epoch is given to the world.
+  void leave_remains();
+
   RankWorld& world;
   SessionOptions options;
-  TrainingPlan plan;
+  std::unique_ptr<TrainingPlan> own_plan;  ///< outlives the session where its memory does
+  TrainingPlan& plan;
   core::LossScaler scaler;
   std::unique_ptr<Tracer> tracer;
   TrainerInbox inbox;
@@ -125,7 +132,11 @@ struct Session::Parts {
   std::vector<core::KeySet> tensor_keys;  ///< of the trainers' own tensors, per rank
 
   bool others_stand_by = false;  ///< after the last step
-  core::Step step{0};            ///< the step that is being computed, or comes next
+  bool ends_for_others = false;  ///< the epoch ends so that they join
+  /// As core::Survivor::origin; 0 as long as this rank does not have a whole state.
+  std::uint64_t origin = 0;
+  std::vector<messages::StepBegan> begun;  ///< the last two steps
+  core::Step step{0};                      ///< the step that is being computed, or comes next
   core::Step decided{-1};
   core::Lane lane{-1};
   bool adopted = false;  ///< the optimizer has the parameters' values

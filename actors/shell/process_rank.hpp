@@ -49,6 +49,9 @@ class ProcessRank final : public RankWorld {
   void blame(const messages::Address& role, std::string what) override;
   void close() override;
   bool has_others_standing_by() override;
+  bool may_go_on() const override;
+  void keep(std::unique_ptr<Keepsake> kept) override;
+  Keepsake* kept() override;
   Storage* storage() override;
   std::size_t read_threads() const override { return 4; }
   void run_io(std::function<void()> job) override;

@@ -55,6 +55,18 @@ bool ProcessRank::has_others_standing_by() {
   return state_->files && state_->files->is_asked_to_wait(epoch());
 }
 
+bool ProcessRank::may_go_on() const {
+  return state_->files.has_value() || state_->options.next_environment;
+}
+
+void ProcessRank::keep(std::unique_ptr<Keepsake> kept) {
+  state_->kept = std::move(kept);
+}
+
+Keepsake* ProcessRank::kept() {
+  return state_->kept.get();
+}
+
 core::Result<void> ProcessRank::form_anew(const core::Error& why) {
   constexpr std::chrono::seconds kPatience{2};
   // A launcher that closes no connection is lost to the others only after a while.

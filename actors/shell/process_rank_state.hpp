@@ -42,6 +42,7 @@ struct ProcessRank::State {
   std::unique_ptr<CafStage> stage;
   std::unique_ptr<gpu::Device> device;
   std::unique_ptr<gpu::Device> host_device;  ///< null: `device` itself has host memory
+  std::unique_ptr<Keepsake> kept;            ///< of the session before; uses device
   ThreadPatience patience;
   std::unique_ptr<gpu::CollectiveBackend> backend;
   std::unique_ptr<gpu::CollectiveBackend> host_backend;  ///< of host_device, once requested

@@ -27,6 +27,11 @@ namespace troupe::actors {
 /// reported elsewhere; any other Error is returned, with the message's name.
 core::Result<void> check_sent(const messages::Envelope& envelope, core::Result<void> sent);
 
+/// What a session leaves in its process for the next epoch.
+struct Keepsake {
+  virtual ~Keepsake() = default;
+};
+
 /// The world in which one rank lives: real processes, or the simulator. It provides everything one session
 /// needs from outside.
 class RankWorld {
@@ -83,6 +88,12 @@ class RankWorld {
 
   /// Asked on rank 0 at the end of each step: whether processes stand by that would join the job.
   virtual bool has_others_standing_by() { return false; }
+
+  /// Whether this process may go on to another epoch, and what it holds for that: from keep() on, which
+  /// replaces what was held before. Held things use device().
+  virtual bool may_go_on() const { return false; }
+  virtual void keep(std::unique_ptr<Keepsake>) {}
+  virtual Keepsake* kept() { return nullptr; }
 
   /// Where checkpoints are; null if there is no place for them.
   virtual Storage* storage() = 0;

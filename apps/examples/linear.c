@@ -59,7 +59,8 @@ static int train_step(troupe_session* session, troupe_step_outcome* outcome, tro
 
 static int train(troupe_session* session, troupe_error* error) {
   troupe_step_outcome outcome;
-  for (int step = 0; step < kSteps; ++step) {
+  TRY(troupe_recover(session, NULL, error));
+  for (int step = (int)troupe_next_step(session); step < kSteps; ++step) {
     TRY(train_step(session, &outcome, error));
     if (!outcome.committed) fprintf(stderr, "step %d was not committed: %s\n", step + 1, outcome.reason);
     if (troupe_rank(session) == 0 && step % 50 == 49) printf("step %d loss %.6f\n", step + 1, outcome.loss);

@@ -65,12 +65,13 @@ core::Result<void> train(actors::ProcessWorld& world) {
       world, options, {{"w1", {kHidden}}, {"b1", {kHidden}}, {"w2", {kHidden}}, {"b2", {1}}}));
   caf::actor_system* const system = TROUPE_TRY(actors::actor_system(world));
   TROUPE_TRY(actors::subscribe(world, system->spawn<CommitCounter>()));
-  for (std::uint32_t p = 0; p < 3; ++p) {
+  const auto recovered = TROUPE_TRY(session->recover());
+  for (std::uint32_t p = 0; p < 3 && !recovered; ++p) {
     core::CounterRandom random(p, "initial values");
     const auto values = TROUPE_TRY(session->parameter({p}));
     for (std::size_t j = 0; j < values.size(); ++j) values[j] = random.normal(j);
   }
-  for (int step = 0; step < 300; ++step) {
+  for (int step = static_cast<int>(session->next_step().value); step < 300; ++step) {
     TROUPE_TRY(session->begin_step(0.01));
     for (core::Lane lane : session->lanes()) {
       TROUPE_TRY(session->begin_lane(lane));

@@ -106,6 +106,7 @@ bool is_directory_of(const std::string& path, const RunOptions& options) {
 
 Result<Beginning> begin_run(DistributedTrainer& trainer, actors::RankWorld& world,
                             const RunOptions& options) {
+  if (trainer.recovered()) return Beginning{trainer.recovered(), true};
   const bool is_restarted = world.epoch().value > 1;
   const bool has_path = options.resume != "auto" && options.resume != "never";
   if (options.resume == "never" && !is_restarted) {

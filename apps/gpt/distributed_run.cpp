@@ -12,11 +12,13 @@
 #include <optional>
 #include <vector>
 
+#include "actors/planes/checkpoint/directory.hpp"
 #include "actors/planes/step/rank_program.hpp"
 #include "actors/shell/process_world.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "actors/world/leave_signal.hpp"
 #include "actors/world/signal_watcher.hpp"
+#include "actors/world/storage/posix.hpp"
 #include "apps/gpt/beginning.hpp"
 #include "apps/gpt/distributed_trainer.hpp"
 #include "apps/gpt/layers/matmul.hpp"
@@ -136,8 +138,10 @@ class Run {
     auto& session = trainer_.session();
     first_step_ = session.next_step().value;
     if (options_.trace_steps == 0) session.stop_tracing();
-    while (session.next_step().value < options_.steps) {
-      const auto wishes = TRY(one_step());
+    // What was decided before the epoch is reported, and followed by what is due, once.
+    auto last = trainer_.recovered() ? trainer_.recovered()->last : std::nullopt;
+    while (last || session.next_step().value < options_.steps) {
+      const auto wishes = last ? TRY(after_step(*std::exchange(last, {}), true)) : TRY(one_step());
       if ((wishes & actors::kWishLeave) == 0) continue;
       TRY(session.wait_saves());
       TRY(session.wait_local_saves());
@@ -180,14 +184,19 @@ class Run {
 
   /// Returns the wishes of all ranks.
   Result<std::uint32_t> one_step() {
-    const double learning_rate = trainer_.learning_rate();
-    const auto outcome = TRY(trainer_.step(requests_ != nullptr ? requests_->take() : 0));
+    return after_step(TRY(trainer_.step(requests_ != nullptr ? requests_->take() : 0)), false);
+  }
+
+  /// `was_taken_before`: in an earlier epoch, and it may have been recorded there.
+  Result<std::uint32_t> after_step(const actors::StepOutcome& outcome, bool was_taken_before) {
+    const double learning_rate = trainer_.learning_rate_of(outcome.step);
     if (requests_ != nullptr) requests_->drop(outcome.wishes);
     const auto done = core::steps_through(outcome.step).value;
     if ((outcome.wishes & actors::kWishLeave) != 0) last_step_ = done;
     if (done - first_step_ == options_.trace_steps) trainer_.session().stop_tracing();
     const bool due = options_.save_every > 0 && done % options_.save_every == 0;
-    if (requests_ != nullptr && (due || done == options_.steps || outcome.wishes != 0)) TRY(trainer_.save());
+    const bool wants_save = requests_ != nullptr && (due || done == options_.steps || outcome.wishes != 0);
+    if (wants_save && !(was_taken_before && TRY(is_saved({done})))) TRY(trainer_.save());
     const bool local_due = options_.local_every > 0 && done % options_.local_every == 0;
     if (!options_.world.local_checkpoint_directory.empty() && local_due) TRY(trainer_.save_local());
     TRY(report_saves());
@@ -199,11 +208,18 @@ class Run {
       evaluation = TRY(trainer_.evaluate(options_.evaluation_batches));
       if (narrator_ && !evaluation) TRY(narrator_->say(done, "evaluation", kNoEvaluation));
     }
-    if (narrator_) {
+    if (narrator_ && !(was_taken_before && narrator_->has_recorded(outcome.step))) {
       TRY(narrator_->step_done(outcome, trainer_.tokens_per_step(), learning_rate, evaluation));
       TRY(narrator_->expert_load(outcome.step.value, load));
     }
     return outcome.wishes;
+  }
+
+  /// By a save that ended in an earlier epoch.
+  Result<bool> is_saved(core::StepCount done) const {
+    const auto storage = TRY(actors::PosixStorage::open(options_.world.checkpoint_directory));
+    const auto all = TRY(actors::list_checkpoints(*storage));
+    return std::any_of(all.begin(), all.end(), [&](const auto& each) { return each.step == done; });
   }
 
   /// Whether this rank takes part in computations between steps: the one that reports, or all that keep a

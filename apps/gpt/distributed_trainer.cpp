@@ -109,7 +109,8 @@ Result<void> DistributedTrainer::open(actors::RankWorld& world) {
   traffic_of_data_ = data_traffic(*session_, world.rank());
   find_groups();
   told_load_ = TRY(expert_load(*session_, options_.model));
-  TRY(write_initial_values());
+  recovered_ = TRY(session_->recover());
+  if (!recovered_) TRY(write_initial_values());
   return model_->warm_up();
 }
 
@@ -137,7 +138,7 @@ std::int64_t DistributedTrainer::tokens_per_step() const {
 
 Result<actors::StepOutcome> DistributedTrainer::step(std::uint32_t wishes) {
   const auto before = sent_by_groups();
-  TRY(session_->begin_step(learning_rate()));
+  TRY(session_->begin_step(learning_rate_of(session_->next_step())));
   TRY(model_->play_lanes());
   TRY(corpus_->check_unchanged());
   if (options_.model.experts.count > 0)

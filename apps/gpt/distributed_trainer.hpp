@@ -38,6 +38,9 @@ class DistributedTrainer {
   /// `wishes` are bits of Wish.
   core::Result<actors::StepOutcome> step(std::uint32_t wishes = 0);
 
+  /// What the ranks had in memory from before this epoch, if the session continues from it: then there is
+  /// nothing to resume.
+  const std::optional<actors::Restored>& recovered() const { return recovered_; }
   /// Continues from a checkpoint, if there is one. Before the first step, by all ranks alike.
   core::Result<std::optional<actors::Restored>> resume(const actors::RestoreOptions& options);
   /// Saves in the background; see actors::Session::save. The checkpoint records what the run's data and
@@ -74,7 +77,7 @@ class DistributedTrainer {
   const std::vector<float>* router_biases() const { return biases_.get(); }
 
   actors::Session& session() { return *session_; }
-  double learning_rate() const { return options_.schedule.learning_rate(session_->next_step()); }
+  double learning_rate_of(core::Step step) const { return options_.schedule.learning_rate(step); }
   std::int64_t tokens_per_step() const;
 
  private:
@@ -99,7 +102,8 @@ class DistributedTrainer {
   std::vector<AxisTraffic> traffic_of_data_;                           ///< in every step
   std::vector<AxisTraffic> traffic_;                                   ///< in the last step
   std::shared_ptr<std::vector<float>>
-      biases_;             ///< the models read them; null without ExpertConfig::bias_rate
+      biases_;  ///< the models read them; null without ExpertConfig::bias_rate
+  std::optional<actors::Restored> recovered_;
   ExpertTally told_load_;  ///< the part of the load that take_expert_load() has returned
 };
 

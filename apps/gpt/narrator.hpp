@@ -61,7 +61,8 @@ class Narrator {
     record.loss = record.target_tokens == 0 ? std::nan("") : outcome.loss;
     record.evaluation_loss = evaluation;
     record.step_seconds = seconds(outcome.times.total);
-    record.tokens_per_second = static_cast<double>(tokens) / record.step_seconds;
+    // Unknown for a step that other processes took.
+    if (record.step_seconds > 0) record.tokens_per_second = static_cast<double>(tokens) / record.step_seconds;
     record.compute_seconds = seconds(outcome.times.compute());
     record.communication_seconds = seconds(outcome.times.communication);
     record.exposed_communication_seconds = seconds(outcome.times.exposed_communication);
@@ -79,6 +80,9 @@ class Narrator {
       progress_.note(fmt::format("step {} was not committed: {}", record.step + 1, outcome.reason));
     return keep(record);
   }
+
+  /// Whether an earlier process of the run has recorded the step.
+  bool has_recorded(core::Step step) const { return step.value <= recorded_; }
 
   core::Result<void> event(std::int64_t step, std::string kind, std::string text) {
     return keep(RunEvent{step, Seconds(now_() - began_).count(), std::move(kind), std::move(text)});
@@ -205,6 +209,7 @@ class Narrator {
   void go_on_after(const RunRecord& earlier, RunDescription& description) {
     const Seconds before(seconds_since_start(earlier, description.started_unix_seconds));
     began_ -= std::chrono::ceil<std::chrono::nanoseconds>(before);
+    if (!earlier.steps.empty()) recorded_ = earlier.steps.back().step;
     if (earlier.description.started_at.empty()) return;  // cut off before its first line
     description.started_at = earlier.description.started_at;
     description.started_unix_seconds = earlier.description.started_unix_seconds;
@@ -225,6 +230,7 @@ class Narrator {
   bool averages_tokens_;
   double flops_per_token_;
   int ranks_ = 1;
+  std::int64_t recorded_ = -1;  ///< the last step of an earlier process
   std::optional<std::string> progress_file_ = actors::process_variables()("TROUPE_PROGRESS_FILE");
   Progress progress_;
   std::optional<RunWriter> writer_;

@@ -12,8 +12,10 @@
 #include <map>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "apps/report/run_record.hpp"
 #include "tests/processes/gpt_job.hpp"
 
 namespace troupe::tests {
@@ -32,6 +34,7 @@ class LostRanks : public testing::Test {
     int signal = SIGKILL;
     /// The node whose launcher is hit, instead of its processes, which are in these slots. -1: the processes.
     int launcher_of = -1;
+    std::chrono::microseconds later{};  ///< than that
   };
 
   struct Run {
@@ -78,6 +81,8 @@ class LostRanks : public testing::Test {
       };
       if (std::ranges::all_of(run.before, is_there)) run.last = pids;
       if (next == blows.size() || read_record(output).losses.size() < blows[next].steps) return;
+      const auto strikes = std::chrono::steady_clock::now() + blows[next].later;
+      while (std::chrono::steady_clock::now() < strikes) std::this_thread::yield();
       if (next == 0) run.before = pids;
       const Blow& blow = blows[next];
       for (const int slot : blow.slots) {
@@ -96,6 +101,19 @@ class LostRanks : public testing::Test {
       EXPECT_TRUE(lost.contains(slot) || run.last[slot] == pid) << "slot " << slot << "\n"
                                                                 << run.result.output;
     return run;
+  }
+
+  /// The number of steps in the record that were taken again.
+  int steps_taken_again(const std::string& name) const {
+    std::map<std::int64_t, int> taken;
+    const auto record = apps::read_run(std::filesystem::path(folder_.path(name)) / "run.jsonl");
+    EXPECT_TRUE(record.has_value());
+    int again = 0;
+    if (!record) return again;
+    for (const auto& step : record->steps) again += taken[step.step]++ > 0 ? 1 : 0;
+    for (std::int64_t step = 0; step < record->description.steps; ++step)
+      EXPECT_EQ(taken.count(step), 1u) << "step " << step << " is not in the record";
+    return again;
   }
 
   void expect_bits(const std::string& name, int steps = 60) {

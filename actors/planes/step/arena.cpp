@@ -254,6 +254,36 @@ std::vector<gpu::BufferView> Arena::added_to() const {
   return found;
 }
 
+bool Arena::is_like(const Arena& other) const {
+  const auto sizes = [](const Arena& arena) {
+    std::vector<std::size_t> found;
+    const auto all = [&](const auto& buffers) {
+      for (const auto& buffer : buffers) found.push_back(buffer.view().bytes);
+      found.push_back(buffers.size());
+    };
+    all(arena.resting_);
+    all(arena.parameter_pool_);
+    all(arena.gradient_pool_);
+    all(arena.outgoing_);
+    all(arena.incoming_);
+    all(arena.carry_);
+    for (const auto* buffer : {&arena.blocks_, &arena.optimizer_scratch_, &arena.squares_, &arena.verdict_})
+      found.push_back(buffer->view().bytes);
+    for (const auto& place : arena.places_) {
+      for (const auto& range : {place.whole, place.parameters, place.gradients}) {
+        found.push_back(static_cast<std::size_t>(range.start));
+        found.push_back(static_cast<std::size_t>(range.end));
+      }
+      for (const auto number :
+           {place.slots, place.full_slots, place.width, place.gradient_width, place.pool_offset,
+            place.gradient_pool_offset, place.master.bytes, place.states.size()})
+        found.push_back(number);
+    }
+    return found;
+  };
+  return sizes(*this) == sizes(other);
+}
+
 gpu::BufferView Arena::master(core::BucketIndex bucket) const {
   const auto& place = at(bucket);
   return place.master.bytes > 0 ? place.master : place.master_in_parameters;

@@ -77,6 +77,9 @@ class Arena {
   gpu::BufferView own_verdict() const { return own_verdict_.view(); }
   gpu::BufferView common_verdict() const { return common_verdict_.view(); }
 
+  /// Whether the two are divided alike, so that either may stand for the other.
+  bool is_like(const Arena& other) const;
+
   /// All gradients that the trainer adds to.
   std::vector<gpu::BufferView> added_to() const;
 

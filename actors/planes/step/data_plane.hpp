@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -177,6 +178,26 @@ class DataPlane {
   /// The optimizer of a loaded state has taken this many steps, of which single parameters missed some: by
   /// parameter, or none. Before the first step.
   void restore_optimizer_steps(core::StepCount steps, std::vector<std::int64_t> missed);
+  /// How far the last step had come when its session ended. In rest.cpp.
+  struct Rest {
+    core::Step step{-1};              ///< whose verdict was launched last
+    bool is_reduced = false;          ///< all of its gradients are reduced on this rank
+    core::Step decided{-1};           ///< whose verdict arrived last: this one, or the one before
+    std::vector<std::int64_t> words;  ///< of that verdict, common to all ranks
+  };
+  /// After abort(), once no role and no trainer uses it any more: waits for all streams, lets go of groups
+  /// and of everything given but device and plan, and sends no message any more. What is left is memory, and
+  /// end_step(). Errc::timeout after `deadline`.
+  core::Result<Rest> retire(std::chrono::nanoseconds deadline);
+  /// What the words of a verdict say.
+  messages::Verdict verdict_of(std::span<const std::int64_t> words) const;
+  /// After retire(): carries out what was decided, for the buckets whose optimizer has not stepped yet.
+  core::Result<void> end_step(const messages::StepDecided& decided, std::chrono::nanoseconds deadline);
+  /// Whether the memory of both is divided alike.
+  bool is_like(const DataPlane& other) const;
+  /// Takes over the memory of a retired plane, which gets this one's. False, and nothing has happened, unless
+  /// is_like(). Before anything was asked of this plane.
+  bool take_memory(DataPlane& retired);
   /// Digests the bucket's present parameters.
   BucketDigest bucket_digest(core::BucketIndex bucket) const;
   /// Device memory that this rank has taken.

@@ -32,6 +32,7 @@ struct DataPlane::State {
     std::chrono::nanoseconds update_began{};  ///< accessed by notifications of "update" only
     bool is_acquired = false;  ///< the trainer may read its parameters, which are not on demand
     std::atomic<std::int64_t> optimizer_steps{0};
+    std::atomic<std::int64_t> stepped{-1};  ///< the last decided step that was carried out
     std::atomic<std::int64_t> launched_ns{0};
   };
 
@@ -91,6 +92,7 @@ struct DataPlane::State {
   bool clears_with_update(core::BucketIndex bucket) const;
   void clear_gradients(const StepShard& work);
   void step_shard(const StepShard& work);
+  void carry_out(const StepShard& work);
   void take(DataPlaneGroups made);
   void abort(const core::Error& reason);
   void abort_groups();
@@ -159,6 +161,7 @@ struct DataPlane::State {
     return communication[static_cast<std::size_t>(launch.entry.stream)];
   }
   void complete(const LaunchCollective& work, Flight flight);
+  messages::Verdict verdict_of(std::span<const std::int64_t> words) const;
   void say(messages::Role role, std::uint32_t index, messages::Message message);
   void trace_span(const char* track, std::string name, std::chrono::nanoseconds begin,
                   std::chrono::nanoseconds end, std::uint64_t flow);
@@ -191,9 +194,13 @@ struct DataPlane::State {
   PrepareVerdict verdict;                  ///< what the supervisor requested; read when the entry is launched
   std::vector<std::int64_t> expert_counts;      ///< of this rank
   std::vector<std::int64_t> all_expert_counts;  ///< of all ranks
-  std::mutex verdict_mutex;                     // guards verdict and counts
-  core::Step refused{-1};                       ///< the last step after which all gradients were cleared
-  std::mutex refused_mutex;                     // guards refused
+  std::mutex verdict_mutex;                     // guards verdict, counts and what is next
+  core::Step verdict_launched{-1};              ///< guarded by verdict_mutex, as the next three
+  core::Step verdict_arrived{-1};
+  std::vector<std::int64_t> arrived_words;  ///< of that verdict
+  core::Step reduction_failed{-1};          ///< the last step of which a reduction has failed here
+  core::Step refused{-1};                   ///< the last step after which all gradients were cleared
+  std::mutex refused_mutex;                 // guards refused
   /// Guards the order of what uses the arena's optimizer scratch: a step is one task of a host's stream, but
   /// several kernels of a GPU's, and those of two buckets must not come between each other.
   std::mutex scratch_mutex;

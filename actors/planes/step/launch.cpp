@@ -9,14 +9,6 @@
 
 namespace troupe::actors {
 
-namespace {
-
-Averaging averaging_of(const core::TrainingOptions& options) {
-  return {options.lanes, options.microbatches, options.average, options.loss_divisor};
-}
-
-}  // namespace
-
 gpu::Operation DataPlane::State::operation(gpu::OperationKind kind, core::DType dtype) const {
   gpu::Operation operation;
   operation.kind = kind;
@@ -62,6 +54,11 @@ void DataPlane::State::launch(const LaunchCollective& work) {
     if (posted) end_reduction(planned, work.step, flight);
   }
   if (options.launched) options.launched(work.step, work.entry);
+  {
+    std::lock_guard lock(verdict_mutex);
+    if (posted && planned.is_verdict()) verdict_launched = work.step;
+    if (!posted && planned.moves_gradients()) reduction_failed = work.step;
+  }
   if (posted) return complete(work, std::move(flight));
   if (flight.began_ns) stream_of(planned)->notify([this] { communicating.end(device.now()); });
   say(messages::Role::conductor, 0,
@@ -178,13 +175,22 @@ void DataPlane::State::complete(const LaunchCollective& work, Flight flight) {
       {
         std::lock_guard lock(verdict_mutex);
         all_expert_counts.assign(counts.begin(), counts.end());
+        verdict_arrived = work.step;
+        arrived_words.assign(words.begin(), words.end());
       }
-      say(messages::Role::rank_supervisor, 0,
-          messages::VerdictArrived{work.step,
-                                   read_verdict(words.first(verdict_words()), averaging_of(plan.options))});
+      say(messages::Role::rank_supervisor, 0, messages::VerdictArrived{work.step, verdict_of(words)});
+    }
+    if (planned.moves_gradients() && done.failure.failed) {
+      std::lock_guard lock(verdict_mutex);
+      reduction_failed = work.step;
     }
     say(messages::Role::conductor, 0, std::move(done));
   });
+}
+
+messages::Verdict DataPlane::State::verdict_of(std::span<const std::int64_t> words) const {
+  const auto& o = plan.options;
+  return read_verdict(words.first(verdict_words()), {o.lanes, o.microbatches, o.average, o.loss_divisor});
 }
 
 void DataPlane::State::take(DataPlaneGroups made) {

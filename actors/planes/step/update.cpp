@@ -165,6 +165,19 @@ void DataPlane::State::clear_gradients(const StepShard& work) {
   }
 }
 
+void DataPlane::State::carry_out(const StepShard& work) {
+  auto& state = *buckets[work.bucket.value];
+  if (work.commit) {
+    auto step = state.optimizer_steps.load() + 1;
+    for (const auto& segment : segments(work.bucket, optimizer_range(work.bucket)))
+      step_segment(work.bucket, segment, work, step);
+    state.optimizer_steps = step;
+  }
+  clear_gradients(work);
+  update->record(state.updated.get());
+  state.stepped = work.step.value;
+}
+
 void DataPlane::State::step_shard(const StepShard& work) {
   auto& state = *buckets[work.bucket.value];
   // The step was decided by the verdict, which came after all of its collectives on their stream.
@@ -174,14 +187,7 @@ void DataPlane::State::step_shard(const StepShard& work) {
     state.update_began = device.now();
     updating.begin(state.update_began);
   });
-  if (work.commit) {
-    auto step = state.optimizer_steps.load() + 1;
-    for (const auto& segment : segments(work.bucket, optimizer_range(work.bucket)))
-      step_segment(work.bucket, segment, work, step);
-    state.optimizer_steps = step;
-  }
-  clear_gradients(work);
-  update->record(state.updated.get());
+  carry_out(work);
   update->notify([this, &state, work] {
     auto now = device.now();
     updating.end(now);

@@ -96,6 +96,18 @@ troupe_status troupe_wait_local_saves(troupe_session* session, troupe_error* err
   return with(session, error, [](auto& s) { return s.wait_local_saves(); });
 }
 
+troupe_status troupe_recover(troupe_session* session, troupe_restored* restored, troupe_error* error) {
+  return with(session, error, [&](auto& s) -> Result<void> {
+    const auto found = TRY(s.recover());
+    if (restored == nullptr) return {};
+    *restored = {};
+    restored->found = found ? 1 : 0;
+    restored->step = s.next_step().value;
+    copy_text(restored->name, found ? found->name : std::string());
+    return {};
+  });
+}
+
 troupe_status troupe_restore(troupe_session* session, const char* name, troupe_restored* restored,
                              troupe_error* error) {
   troupe_restore_options options{};

@@ -471,6 +471,11 @@ typedef struct troupe_restored {
   char passed_over[1020]; /* newer checkpoints and local saves that could not be used, and why; a line for each */
 } troupe_restored;
 
+/* Right after troupe_session_join() and troupe_session_join_again(), by all ranks alike: where the job has gone on in a
+   new epoch, the newest step that the ranks have in memory, together. If `found` is 1 the session goes on at `step`:
+   neither write first values nor restore. Otherwise do, as in a first epoch. */
+troupe_status troupe_recover(troupe_session* session, troupe_restored* restored, troupe_error* error);
+
 /* Before the first step. `name` is that of a checkpoint, or NULL for the newest complete one. Without a name, a local
    save at least as new comes first, if the same job made it and the ranks' copies are still complete. */
 troupe_status troupe_restore(troupe_session* session, const char* name, troupe_restored* restored, troupe_error* error);

@@ -1,0 +1,105 @@
+// Where a session's state comes from before its first step, and where it goes after the last.
+#include <utility>
+
+#include "actors/session/recovery.hpp"
+#include "actors/session/restore.hpp"
+#include "actors/session/session_parts.hpp"
+#include "core/errors.hpp"
+
+namespace troupe::actors {
+
+core::Result<std::optional<Restored>> Session::restore(const RestoreOptions& options) {
+  auto& s = *parts_;
+  TRY(s.in_turn(s.order->between_steps("restore()")));
+  if (s.step.value != 0 || s.saves->has_begun())
+    return core::fail(core::Errc::invalid_argument,
+                      "a session is restored before its first step, not after step {}", s.step.value);
+  s.world.keep(nullptr);
+  Restore restore(*s.context, {s.local.get(), s.hosts.get(), s.tensor_keys}, options, s.restores++);
+  s.called(messages::Call::restore);
+  s.expect_alike(messages::Call::restore);
+  auto run = restore.run();
+  s.expect_nothing();
+  auto loaded = TRY(std::move(run));
+  if (!loaded) return std::optional<Restored>{};
+  if (s.experts) s.experts->restored();
+  s.adopted = true;
+  TRY(s.go_on_from({core::steps_before(loaded->restored.step), loaded->optimizer_steps,
+                    std::move(loaded->steps_missed), loaded->loss_scaling}));
+  return std::optional(std::move(loaded->restored));
+}
+
+core::Result<std::optional<Restored>> Session::recover() {
+  auto& s = *parts_;
+  TRY(s.in_turn(s.order->between_steps("recover()")));
+  if (s.step.value != 0 || s.adopted || s.restores != 0 || s.saves->has_begun())
+    return core::fail(core::Errc::invalid_argument,
+                      "recover() was called after first values, restore(), a save or a step; call it right "
+                      "after join()");
+  // Nobody has been in an epoch before the first.
+  if (s.world.epoch().value <= 1) return std::optional<Restored>{};
+  // The memory of the trainer's own tensors went with the session before.
+  auto* const remains = s.has_own_tensors || s.experts ? nullptr : dynamic_cast<Remains*>(s.world.kept());
+  Recovery recovery(*s.context, remains, s.hosts.get(), s.memory);
+  s.called(messages::Call::restore);
+  s.expect_alike(messages::Call::restore);
+  auto run = recovery.run();
+  s.expect_nothing();
+  // Even if others did not get as far: this rank has its state here now.
+  const bool has_state = run ? run->has_value() : recovery.has_taken_memory();
+  if (has_state) {
+    s.adopted = s.has_agreed = true;
+    s.origin = recovery.origin();
+    TRY(s.go_on_from(recovery.progress()));
+  }
+  auto loaded = TRY(std::move(run));
+  s.world.keep(nullptr);
+  if (!loaded) return std::optional<Restored>{};
+  return std::optional(std::move(loaded->restored));
+}
+
+core::Result<void> Session::Parts::go_on_from(Saves::Progress from) {
+  step = core::next_step(from.over);
+  optimizer_steps = from.optimizer_steps;
+  steps_missed = std::move(from.steps_missed);
+  return from.loss_scaling ? scaler.restore(*from.loss_scaling) : core::Result<void>{};
+}
+
+core::Result<void> Session::Parts::let_others_join() {
+  auto joined = saves->let_others_join(progress().over);
+  ends_for_others = !joined;
+  return joined;
+}
+
+void Session::Parts::note_begun(const messages::StepBegan& step_begun) {
+  if (begun.size() == 2) begun.erase(begun.begin());
+  begun.push_back(step_begun);
+  if (origin != 0) return;
+  // From first values or a checkpoint, as on all ranks.
+  origin = world.epoch().value;
+  world.keep(nullptr);
+}
+
+void Session::Parts::leave_remains() {
+  const bool goes_on = inbox.failure().has_value() || ends_for_others;
+  const bool is_whole = origin != 0 && data && gate && world.device().is_host_memory();
+  if (!goes_on || !is_whole || !world.may_go_on() || has_own_tensors || experts) return;
+  // Nothing but the data plane uses its streams and its memory any more.
+  sequencer.reset();
+  gate.reset();
+  saves.reset();
+  meter.reset();
+  router.reset();
+  hosts.reset();
+  local.reset();
+  checkpoints.reset();
+  auto from = progress();
+  auto remains = Remains::take(
+      {std::move(own_plan), std::move(data), std::move(rank_state), origin, std::move(from), scaler, begun},
+      trainer_deadline());
+  if (remains) return world.keep(*std::move(remains));
+  world.log(Subsystem::session)
+      .info("this rank has no state in memory for the next epoch: {}", remains.error().message);
+}
+
+}  // namespace troupe::actors
