@@ -73,7 +73,7 @@ endforeach()
 install(FILES "${PROJECT_SOURCE_DIR}/README.md" DESTINATION share/doc/troupe-doc COMPONENT documents)
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" DESTINATION share/doc/troupe-doc COMPONENT documents)
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/apps/examples" DESTINATION share/doc/troupe-doc COMPONENT documents
-        PATTERN CMakeLists.txt EXCLUDE)
+        PATTERN CMakeLists.txt EXCLUDE PATTERN libtorch.cpp EXCLUDE)
 install(FILES "${PROJECT_SOURCE_DIR}/cmake/examples.cmake" DESTINATION share/doc/troupe-doc/examples
         RENAME CMakeLists.txt COMPONENT documents)
 # Each component is a Debian package, and each package says under which licence it is.
