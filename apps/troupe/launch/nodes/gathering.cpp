@@ -135,6 +135,7 @@ void Leader::all_are_here() {
 
 void Leader::attach(int node, const std::shared_ptr<NodeLink>& link) {
   nodes_[static_cast<std::size_t>(node)].link = link;
+  nodes_[static_cast<std::size_t>(node)].free_ports = member(node).hello.free_ports;
   link->set_handlers({.met = {},
                       .message = [this, node](NodeMessage message) { receive(node, std::move(message)); },
                       .lost = [this, node](const std::string& reason) { lose(node, reason); }});

@@ -107,6 +107,8 @@ void Follower::introduce() {
   }
   if (!do_all_stay) hello_.running.clear();
   if (!do_all_stay) hello_.started.clear();
+  hello_.free_ports.clear();
+  for (const auto& [number, port] : ports_) hello_.free_ports.push_back(number);
   link_->send(hello_);
 }
 

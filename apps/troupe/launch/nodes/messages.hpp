@@ -26,6 +26,7 @@ struct Hello {
   int node = -1;             ///< -1: any
   std::vector<int> running;  ///< slots of processes that it has kept of that job
   std::vector<int> started;  ///< the generations in which they were
+  std::vector<int> free_ports;
   int ranks = 1;
   int fewest_ranks = 1;
   int spares = 0;
@@ -54,7 +55,7 @@ struct Members {
   std::vector<int> states;
   std::int64_t step = -1;  ///< the last one committed, if rank 0 is here and says so
 };
-/// Rank 0 of a later generation may listen there.
+/// Rank 0 of a later generation may listen there, as at those that Hello names.
 struct FreePort {
   int number = 0;
 };
