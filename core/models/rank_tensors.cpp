@@ -28,6 +28,16 @@ Result<void> check_axes(const ModelConfig& model, const ModelAxes& axes) {
     return fail(Errc::invalid_argument, "{} expert-parallel ranks do not divide {} experts", ep,
                 config.num_moe_experts.value_or(0));
   }
+  const auto etp = axes.expert_tensor_parallel;
+  if (etp > 0 && config.num_moe_experts.value_or(0) == 0)
+    return fail(Errc::invalid_argument, "experts are cut over {} ranks, and the model has no experts", etp);
+  if (etp % tp != 0) {
+    return fail(
+        Errc::invalid_argument,
+        "each expert is cut over {} ranks and each layer over {} tensor-parallel ones; cut experts over a "
+        "multiple of these",
+        etp, tp);
+  }
   if (axes.stages * axes.chunks > config.num_layers) {
     return fail(Errc::invalid_argument, "{} stages of {} chunks need as many layers, and the model has {}",
                 axes.stages, axes.chunks, config.num_layers);
@@ -58,16 +68,17 @@ Result<std::optional<RankTensor>> part_of(const UnitTensor& whole, const ModelCo
     if (whole.expert >= kept) return std::optional<RankTensor>{};
     if (whole.has_all_experts) part.shape[0] /= axes.expert_parallel;
   }
+  const bool is_expert = whole.expert >= 0 || whole.has_all_experts;
   const auto tp = axes.tensor_parallel;
-  if (tp == 1) return std::optional(std::move(part));
-  part.is_summed = !whole.split && (axes.sequence_parallel || whole.is_used_in_parts);
-  if (!whole.split) return std::optional(std::move(part));
+  const auto cuts = is_expert ? tp * axes.expert_parts() : tp;
+  part.is_summed = tp > 1 && !whole.split && (axes.sequence_parallel || whole.is_used_in_parts);
+  if (!whole.split || cuts == 1) return std::optional(std::move(part));
   auto& extent = part.shape[*whole.split];
-  if (extent % tp != 0) {
-    return fail(Errc::invalid_argument, "{} tensor-parallel ranks do not divide the {} of {}", tp, extent,
-                whole.name);
+  if (extent % cuts != 0) {
+    return fail(Errc::invalid_argument, "{} {} ranks do not divide the {} of {}", cuts,
+                cuts == tp ? "tensor-parallel" : "expert-tensor-parallel", extent, whole.name);
   }
-  extent /= tp;
+  extent /= cuts;
   return std::optional(std::move(part));
 }
 

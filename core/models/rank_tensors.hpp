@@ -17,8 +17,14 @@ struct ModelAxes {
   std::int64_t tensor_parallel = 1;
   bool sequence_parallel = false;  ///< rows between layers are shared, too
   std::int64_t expert_parallel = 1;
+  std::int64_t expert_tensor_parallel = 0;  ///< ranks that each expert is cut over; 0: tensor_parallel
   std::int64_t stages = 1;
   std::int64_t chunks = 1;  ///< chunks of layers per stage
+
+  /// Parts of an expert that are on different data-parallel ranks.
+  std::int64_t expert_parts() const {
+    return expert_tensor_parallel == 0 ? 1 : expert_tensor_parallel / tensor_parallel;
+  }
 };
 
 /// The layers of one place when a model is cut evenly over `places` in order: where they do not divide

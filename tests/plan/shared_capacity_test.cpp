@@ -37,6 +37,7 @@ struct SharedJob {
   int chunks = 1;
   const char* schedule = "1f1b";
   int context = 1;
+  int expert_tensor = 0;
 };
 
 const SharedJob kSharedJobs[] = {
@@ -50,6 +51,9 @@ const SharedJob kSharedJobs[] = {
     {"Qwen3-30B-A3B", 2, false, 4, 2},
     {"Qwen3-8B", 2, true, 1, 1, 1, "1f1b", 2},
     {"Mistral-7B-v0.3", 2, false, 1, 2, 1, "1f1b", 4},
+    {"Qwen3-30B-A3B", 1, false, 1, 1, 1, "1f1b", 1, 2},
+    {"Qwen3-30B-A3B", 2, true, 2, 1, 1, "1f1b", 1, 4},
+    {"Qwen3-30B-A3B", 1, false, 4, 2, 1, "1f1b", 1, 2},
 };
 
 CapacityArguments arguments_of(const SharedJob& job) {
@@ -63,7 +67,8 @@ CapacityArguments arguments_of(const SharedJob& job) {
                        .chunks = job.chunks,
                        .tensor_parallel = job.tensor,
                        .sequence_parallel = job.sequence,
-                       .expert_parallel = job.experts};
+                       .expert_parallel = job.experts,
+                       .expert_tensor_parallel = job.expert_tensor};
   return arguments;
 }
 
@@ -71,7 +76,9 @@ CapacityArguments arguments_of(const SharedJob& job) {
 gpt::TrainerOptions trainer_options(const SharedJob& job, const CapacityArguments& arguments) {
   gpt::TrainerOptions options;
   options.model = trainers_config(arguments.model);
-  options.model.experts.ranks = static_cast<std::size_t>(job.experts);
+  const int parts = job.expert_tensor == 0 ? 1 : job.expert_tensor / job.tensor;
+  options.model.experts.ranks = static_cast<std::size_t>(job.experts * parts);
+  options.model.experts.parts = static_cast<std::size_t>(parts);
   options.microbatch = {2, 512};
   options.tensor.sequence_parallel = job.sequence;
   options.pipeline = {core::schedule_kind_from_name(job.schedule).value(), job.chunks};
@@ -80,6 +87,7 @@ gpt::TrainerOptions trainer_options(const SharedJob& job, const CapacityArgument
   training.tensor_parallel = job.tensor;
   training.context_parallel = job.context;
   training.expert_parallel = job.experts;
+  training.expert_tensor_parallel = job.expert_tensor;
   training.pipeline_parallel = job.stages;
   training.staging_elements = arguments.program.staging_elements;
   return options;
@@ -162,7 +170,8 @@ TEST(PlanSharedCapacity, HasTheActivationsOfTheReferenceTrainer) {
     arguments.length = 512;
     arguments.keep_probabilities = true;
     arguments.strategies = {"zero1"};
-    if (job.experts > 1) continue;  // the trainer has room for all tokens at one rank
+    if (job.experts > 1 || job.expert_tensor > 0)
+      continue;  // the trainer has room for all tokens at one rank
     const auto options = trainer_options(job, arguments);
 
     const auto plan = capacity_plan(arguments).value();
@@ -233,6 +242,10 @@ TEST(PlanSharedCapacity, SendsBetweenNodesWhatIsFarApart) {
                    {"pipeline ", "outer"},
                    {"verdict world", "outer"}}));
   EXPECT_EQ(links("--mesh 1x8 --expert-parallel 4 --tensor-parallel 2")["inner axis intra_edp"], "outer");
+  // Twice as many ranks share an expert, and rows go to each of them.
+  EXPECT_EQ(links("--mesh 1x8 --expert-parallel 2 --expert-tensor-parallel 4 --tensor-parallel 2")
+                ["inner axis intra_edp"],
+            "outer");
 }
 
 TEST(PlanSharedCapacity, SaysWhatCannotBeShared) {
@@ -245,6 +258,12 @@ TEST(PlanSharedCapacity, SaysWhatCannotBeShared) {
       {"Qwen3-8B", "--expert-parallel 2", "2 expert-parallel ranks, and the model has no experts"},
       {"Qwen3-30B-A3B", "--expert-parallel 3", "3 expert-parallel ranks do not divide 128 experts"},
       {"Qwen3-30B-A3B", "--ranks 4 --expert-parallel 8", "expert"},
+      {"Qwen3-8B", "--expert-tensor-parallel 2",
+       "experts are cut over 2 ranks, and the model has no experts"},
+      {"Qwen3-30B-A3B", "--tensor-parallel 4 --expert-tensor-parallel 6", "a multiple of these"},
+      {"Qwen3-30B-A3B", "--tensor-parallel 4 --expert-tensor-parallel 2", "a multiple of these"},
+      {"Qwen3-30B-A3B", "--expert-tensor-parallel 7",
+       "7 expert-tensor-parallel ranks do not divide the 768 of"},
       {"Qwen3-8B", "--stages 37", "37 stages of 1 chunks need as many layers, and the model has 36"},
       {"Qwen3-8B", "--stages 2 --stage 1", "--stage"},
       {"Qwen3-8B", "--ranks 1048576 --tensor-parallel 8", "1048576 ranks for each of 8 parts of the model"},

@@ -83,12 +83,13 @@ class Traffic {
   }
 
   void add_expert() {
-    const auto n = axes_.expert_parallel;
+    // A row goes to all parts of each of its experts.
+    const auto n = axes_.expert_parallel * axes_.expert_parts();
     if (n == 1) return;
     const auto& config = model_.transformer;
     const auto launches = 4 * layers([&](std::int64_t layer) { return config.layer_has_experts(layer); });
     const double each = static_cast<double>(n - 1) / static_cast<double>(n) *
-                        static_cast<double>(config.moe_router_topk) * stream_bytes();
+                        static_cast<double>(config.moe_router_topk * axes_.expert_parts()) * stream_bytes();
     add("expert", n, axes_.tensor_parallel, launches, n - 1, static_cast<double>(launches) * each);
   }
 

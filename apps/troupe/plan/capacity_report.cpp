@@ -126,6 +126,8 @@ Json json_of(const CapacityPlan& plan) {
             {"tensor_parallel", program.tensor_parallel},
             {"sequence_parallel", program.sequence_parallel},
             {"expert_parallel", program.expert_parallel},
+            {"expert_tensor_parallel",
+             program.expert_tensor_parallel == 0 ? program.tensor_parallel : program.expert_tensor_parallel},
             {"stages", program.stages},
             {"world", program.ranks * program.tensor_parallel * program.stages},
             {"numerics", program.numerics},
@@ -161,7 +163,7 @@ std::string sharing(const ProgramArguments& program) {
 
 /// How ranks share the model.
 std::string parts(const ProgramArguments& program) {
-  const auto& [tensor, sequence, experts, stages, chunks] = program.axes();
+  const auto& [tensor, sequence, experts, cuts, stages, chunks] = program.axes();
   std::string text;
   if (tensor > 1)
     text += fmt::format("layers are shared by {}{}; ", tensor, sequence ? ", rows between them too" : "");
@@ -169,6 +171,7 @@ std::string parts(const ProgramArguments& program) {
     text += fmt::format("{} stages{}, {}; ", stages, chunks > 1 ? fmt::format(" of {} chunks", chunks) : "",
                         program.schedule);
   if (experts > 1) text += fmt::format("experts are distributed over {}; ", experts);
+  if (cuts > 0) text += fmt::format("each expert is cut over {}; ", cuts);
   if (text.empty()) return text;
   return text + fmt::format("{} ranks in all\n", program.ranks * tensor * stages);
 }

@@ -200,6 +200,10 @@ void add_capacity_model(CLI::App& command, CapacityArguments& arguments) {
              "Neighbouring ranks that experts are distributed over, with --model")
       ->capture_default_str()
       ->needs(model);
+  add_number(command, "--expert-tensor-parallel", arguments.program.expert_tensor_parallel, {0, 1024},
+             "Ranks that each expert is cut over, with --model: a multiple of --tensor-parallel; 0: so many")
+      ->capture_default_str()
+      ->needs(model);
   add_number(command, "--sequences", arguments.sequences, {1, 1 << 20},
              "Sequences per microbatch, with --model")
       ->capture_default_str()

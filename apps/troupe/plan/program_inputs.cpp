@@ -35,6 +35,7 @@ core::Result<core::TrainingOptions> training_options(const ProgramArguments& arg
   training.context_parallel = arguments.context_parallel;
   training.tensor_parallel = arguments.tensor_parallel;
   training.expert_parallel = arguments.expert_parallel;
+  training.expert_tensor_parallel = arguments.expert_tensor_parallel;
   training.pipeline_parallel = arguments.stages;
   training.overlap = !arguments.no_overlap;
   training.optimizer_instances = arguments.outer;

@@ -58,10 +58,11 @@ struct ProgramArguments {
   int tensor_parallel = 1;
   bool sequence_parallel = false;
   int expert_parallel = 1;
+  int expert_tensor_parallel = 0;  ///< 0: tensor_parallel
 
   int lanes() const { return ranks / context_parallel * rounds; }
   core::ModelAxes axes() const {
-    return {tensor_parallel, sequence_parallel, expert_parallel, stages, chunks};
+    return {tensor_parallel, sequence_parallel, expert_parallel, expert_tensor_parallel, stages, chunks};
   }
 };
 
