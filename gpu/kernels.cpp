@@ -23,6 +23,12 @@ std::vector<View> views_of(const Ranges& ranges) {
   return views;
 }
 
+/// One term, which is where the sum belongs.
+bool is_in_place(const TreeSum& sum) {
+  return sum.slots.size() == 1 && sum.factor == 1.0F && sum.slots[0].view.data == sum.output.view.data &&
+         sum.slots[0].dtype == sum.output.dtype;
+}
+
 std::uint64_t bytes_of(const ParameterStep& step) {
   return step.gradient.view.bytes + 2 * step.master.bytes + step.parameter.view.bytes + step.cleared.bytes;
 }
@@ -122,6 +128,7 @@ void accumulate(ConstElements source, Elements destination, StreamView stream) {
 }
 
 void tree_sum(TreeSum sum, StreamView stream) {
+  if (sum.output.view.bytes == 0 || is_in_place(sum)) return;
   if (auto* order = stream->order())
     order->task("tree_sum", {views_of<ConstBufferView>(sum.slots), {sum.output.view}});
   if (auto* own = stream->kernels()) return own->tree_sum(sum);

@@ -44,7 +44,8 @@ std::uint64_t hash_of(const std::vector<std::string>& lines, const messages::Cal
 
 }  // namespace
 
-RankSupervisorMachine::RankSupervisorMachine(RankSupervisorConfig config) : config_(std::move(config)) {
+RankSupervisorMachine::RankSupervisorMachine(RankSupervisorConfig config)
+    : config_(std::move(config)), large_gradients_(config_.large_gradient_factor) {
   for (auto bucket = config_.buckets; config_.forward.size() < config_.buckets;) {
     config_.forward.push_back({--bucket});
   }
@@ -217,6 +218,8 @@ void RankSupervisorMachine::decide(std::string reason, Outbox& outbox) {
   shards_updated_ = 0;
   auto decided =
       decision_on({step_, learning_rate_, loss_scale_, config_.clip_norm, verdict_}, std::move(reason));
+  if (verdict_.nonfinite_gradients == 0)
+    decided.usual_norm = large_gradients_.exceeded_by(decided.verdict.gradient_norm);
   commits_ = decided.commit;
   outbox.send(peer(Role::conductor), decided);
   // What is read first is updated first.

@@ -9,6 +9,7 @@
 
 #include "actors/roles/machine.hpp"
 #include "core/ids.hpp"
+#include "core/optimizer/large_gradients.hpp"
 
 namespace troupe::actors {
 
@@ -21,9 +22,10 @@ struct RankSupervisorConfig {
   core::PlanEntryIndex verdict_entry{};    ///< the plan's entry for the verdict's reduction
   std::uint64_t plan_hash = 0;
   std::vector<std::string> plan_lines;
-  std::int32_t stage = 0;     ///< ranks that keep the same part of the model, and plan alike
-  std::string configuration;  ///< one line per setting that all ranks must share
-  double clip_norm = 0;       ///< 0: gradients are not clipped
+  std::int32_t stage = 0;            ///< ranks that keep the same part of the model, and plan alike
+  std::string configuration;         ///< one line per setting that all ranks must share
+  double clip_norm = 0;              ///< 0: gradients are not clipped
+  double large_gradient_factor = 0;  ///< TrainingOptions::large_gradient_factor
   std::chrono::nanoseconds join_deadline = std::chrono::seconds(60);
   messages::Failure failure{};  ///< the rank joins only to tell all others why it cannot take part
 };
@@ -80,6 +82,7 @@ class RankSupervisorMachine final : public Machine {
   static messages::Address coordinator() { return {core::Rank{0}, messages::Role::coordinator, 0}; }
 
   RankSupervisorConfig config_;
+  core::LargeGradients large_gradients_;
   State state_ = State::joining;
   Phase phase_ = Phase::idle;
   core::Step step_{-1};

@@ -47,6 +47,9 @@ struct StepOutcome {
   double weight = 0;         ///< of all lanes: the exact sum of those given to end_lane(), or their number
   double gradient_norm = 0;  ///< averaged, before clipping, without the loss scale
   double clip_factor = 1;
+  /// Above 0: the norm is unusually large (TrainingOptions::large_gradient_factor) beside this largest one of
+  /// the first steps.
+  double usual_norm = 0;
   double loss_scale = 1;  ///< of this step
   /// Elements that are NaN or Inf; above 0 the step is not committed, and a dynamic loss scale takes note.
   std::int64_t nonfinite_gradients = 0;

@@ -56,6 +56,7 @@ StepOutcome outcome_of(const messages::StepDecided& decided) {
   outcome.weight = decided.verdict.weight;
   outcome.gradient_norm = decided.verdict.gradient_norm;
   outcome.clip_factor = decided.clip_factor;
+  outcome.usual_norm = decided.usual_norm;
   outcome.loss_scale = decided.loss_scale;
   outcome.nonfinite_gradients = decided.verdict.nonfinite_gradients;
   outcome.wishes = decided.verdict.wishes;

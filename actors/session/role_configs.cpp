@@ -117,6 +117,7 @@ RankSupervisorConfig supervisor_config(const TrainingPlan& plan, const RankProgr
   config.plan_hash = core::hash64(fmt::format("{}", fmt::join(config.plan_lines, "\n")));
   config.configuration = plan.configuration;
   config.clip_norm = plan.options.clip_norm;
+  config.large_gradient_factor = plan.options.large_gradient_factor;
   config.join_deadline = join_deadline;
   return config;
 }
@@ -134,7 +135,7 @@ GradientBucketConfig bucket_config(const TrainingPlan& plan, const RankProgram& 
     if (launch.moves_gradients())
       config.rounds[static_cast<std::size_t>(launch.round)].entries.push_back(entry);
   }
-  config.overlap = plan.options.overlap;
+  config.overlap = plan.options.overlap && !program.program().ready_at_points;
   config.unused = plan.options.unused_parameters;
   return config;
 }

@@ -6,6 +6,7 @@
 #include "actors/session/passes.hpp"
 #include "actors/session/remains.hpp"
 #include "actors/session/session_parts.hpp"
+#include "actors/session/told.hpp"
 #include "core/errors.hpp"
 #include "core/program/memory.hpp"
 
@@ -333,6 +334,8 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   if (!s.plan.options.overlap) TRY(s.meter->exposed([&] { return s.publish_all(); }));
   if (s.checkpoints) s.checkpoints->plane().prepare_for_saves();
   auto outcome = outcome_of(decided);
+  if (s.context->is_first_rank())
+    warn_of_norm(decided, s.plan.options.large_gradient_factor, s.world.log(Subsystem::session));
   s.others_stand_by = (outcome.wishes & kWishJoin) != 0;
   outcome.times = s.meter->end_step();
   s.optimizer_steps.value += decided.commit ? 1 : 0;

@@ -173,6 +173,7 @@ core::Result<void> Session::Parts::open_planes() {
   collectives = world.collectives(*rendezvous);
   plane.collectives = collectives.value_or(nullptr);
   plane.post = [this](messages::Envelope envelope) { world.post(std::move(envelope)); };
+  plan.inputs.ready_at_points = launches_in_order();
   if (launches_in_order()) {
     plane.launched = [this](core::Step of, core::PlanEntryIndex entry) {
       const auto& program = data->program();
@@ -255,11 +256,8 @@ void Session::Parts::spawn_roles() {
     world.spawn(address(Role::parameter_shard, bucket.value),
                 std::make_unique<ParameterShardMachine>(shard_config(plan, data->program(), bucket)));
     if (!plan.is_trainable(bucket)) continue;
-    auto gradients = bucket_config(plan, data->program(), bucket);
-    // Nothing becomes ready but at the points of the trainer's program, so that all ranks launch alike.
-    if (launches_in_order()) gradients.overlap = false;
     world.spawn(address(Role::gradient_bucket, bucket.value),
-                std::make_unique<GradientBucketMachine>(std::move(gradients)));
+                std::make_unique<GradientBucketMachine>(bucket_config(plan, data->program(), bucket)));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "actors/roles/machine.hpp"
+#include "core/optimizer/large_gradients.hpp"
 
 namespace troupe::actors {
 
@@ -37,6 +38,14 @@ void say_to_people(const messages::Message& told, const Logger& log) {
                               log.debug("no further step is decided: {}", failed.failure.message);
                             },
                             [&](const messages::Farewell&) { log.debug("all ranks leave"); }});
+}
+
+void warn_of_norm(const messages::StepDecided& decided, double factor, const Logger& log) {
+  if (decided.usual_norm == 0) return;
+  log.warning(
+      "the gradients of step {} have the norm {}, more than {} times {}, the largest of the first {} steps",
+      decided.step.value, decided.verdict.gradient_norm, factor, decided.usual_norm,
+      core::LargeGradients::kSamples);
 }
 
 }  // namespace troupe::actors

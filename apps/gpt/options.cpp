@@ -56,6 +56,8 @@ void add_distributed_options(CLI::App& app, Options& options) {
   add_named(app, "--wire-dtype", training.wire_dtype, core::dtype_from_name, {"f32", "bf16"},
             "Dtype in which gradients are sent; they are summed in f32")
       ->capture_default_str();
+  app.add_flag("--average-in-collective", training.average_in_collective,
+               "Fast numerics: collectives divide by their members what they add, not ranks before them");
   const auto gather = [&o](const CLI::results_t& texts) {
     o.trainer.gather_dtype = core::dtype_from_name(texts.front()).value();
     return true;
@@ -77,6 +79,9 @@ void add_distributed_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   add_choice(app, "--dtype", options.dtype, {"f32", "fp32", "bf16"},
              "Dtype of parameters and activations: f32, or bf16 on GPUs (the default there)");
+  add_number(app, "--large-gradient-factor", training.large_gradient_factor, {0, 1e30},
+             "Warn of gradients whose norm is above so many times the largest of the first 100 steps; 0: no")
+      ->capture_default_str();
   app.add_flag("--tf32", o.trainer.arithmetic.tf32, "Let f32 products on GPUs round their inputs to TF32");
   app.add_flag_callback(
       "--recompute", [&o] { o.trainer.arithmetic.keep = Keep::inputs; },

@@ -41,10 +41,10 @@ struct ParameterSpec {
   /// Empty: all ranks of a tensor-parallel group keep the same values.
   std::vector<std::int64_t> global_shape{};
   std::vector<std::int64_t> offset{};  ///< as many axes as global_shape
-  /// For tensor parallelism: the group, "tp", over which this gradient is also summed. Use it where every
-  /// rank keeps the whole parameter but sees only part of its inputs (norms under sequence parallelism). Each
-  /// rank adds its own part; once per step, after the last data-parallel reduction, the session sums the
-  /// ranks' shards over the group. Empty: each rank of the group adds the same gradient.
+  /// The group over which this gradient is summed, too, once per step, after its data-parallel reduction.
+  /// "tp": each tensor-parallel rank keeps it whole, but sees only part of its inputs, and adds its own part.
+  /// "pp": every pipeline stage has it under this name (is_copy on all but the first), and adds what its
+  /// layers do with it (conditional embedders). Empty: each tensor-parallel rank adds the same gradient.
   std::string also_sum{};
   /// Another pipeline stage has the same parameter under the same name (tied embeddings), and counts it in
   /// norms. The trainer keeps the two equal. Without it, parameters of different stages have different names:
@@ -195,6 +195,12 @@ struct TrainingOptions {
   double loss_divisor = 1;
   /// `fast` numerics only: gradients are kept and sent in the parameters' dtype instead of f32.
   bool gradients_in_parameter_dtype = false;
+  /// With gradients_in_parameter_dtype: parameters whose gradients are kept in f32 nevertheless, and rounded
+  /// to their dtype when they are sent. Names, in which * stands for any characters and ? for one.
+  std::vector<std::string> f32_gradients{};
+  /// `fast` numerics with an average: what a collective adds it also divides by the number of its members,
+  /// instead of gradients being divided before. Not where gradients are sent in a narrower dtype than theirs.
+  bool average_in_collective = false;
   /// The dtype that gradients are sent in where it is narrower than theirs: f32 or bf16. `ordered` numerics:
   /// the gradient of each lane is rounded to it once, whether it is sent or not, so the bits do not depend on
   /// ranks; sums of several lanes are sent as they are. `fast` numerics: what a rank sends is rounded. Sums
@@ -241,6 +247,9 @@ struct TrainingOptions {
   std::int64_t staging_elements = 0;
   UnusedParameters unused_parameters = UnusedParameters::refuse;
   double clip_norm = 0;  ///< global L2 norm to clip at; 0: no clipping
+  /// A step is called unusual, with a warning, whose gradients have a norm above this many times the largest
+  /// of the first LargeGradients::kSamples steps (core/optimizer/large_gradients.hpp). 0: none is.
+  double large_gradient_factor = 0;
   LossScaling loss_scaling;
   OptimizerOptions optimizer;
   /// How parameters are stepped: ParameterSpec::group is an index into this. Empty: one group, stepped by

@@ -13,6 +13,7 @@
 #include "core/program/launch_cursor.hpp"
 #include "core/program/program_race.hpp"
 #include "core/program/program_text.hpp"
+#include "core/program/recipes.hpp"
 
 namespace troupe::core {
 namespace {
@@ -151,6 +152,16 @@ Result<void> check_programs(const CheckedJob& job) {
       return fail(Errc::mismatch, "{}: {}", rank.name, checked.error().message);
     }
     TRY(FinalSums(rank).check());
+    if (const auto checked = check_recipes(*rank.program); !checked) {
+      return fail(checked.error().code, "{}: {}", rank.name, checked.error().message);
+    }
+    const CheckedRank& first = job.ranks.front();
+    if (rank.program->ready_at_points == first.program->ready_at_points) continue;
+    return fail(
+        Errc::mismatch,
+        "PR-6: of {} and {} one calls entries ready at the ends of points alone and the other does not: "
+        "only one of them has collectives of its own on a device that runs all in launch order",
+        first.name, rank.name);
   }
   ProgramRace race(job);
   TRY(race.run());

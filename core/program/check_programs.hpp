@@ -48,6 +48,9 @@ struct CheckedJob {
 /// PR-5: every operation of a trainer's own is met by all members of its group, in the same order and at the
 /// same point, before that point has ended; they agree on operation, dtype and counts, and bounded counts
 /// come after an exchange of counts. Otherwise the error is as of PR-1 and PR-2.
+/// PR-6: an entry's recipe waits for nothing that no work before it records, and gives back each staging
+/// credit that it takes; all ranks agree on when entries are ready. Otherwise Errc::mismatch names the entry
+/// or the ranks.
 Result<void> check_programs(const CheckedJob& job);
 
 /// The whole job on a mesh: programs[r] is that of global rank r.

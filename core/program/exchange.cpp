@@ -20,9 +20,13 @@ std::int64_t chunks_of(const ProgramEntry& entry) {
   return entry.chunk == 0 || longest == 0 ? 1 : (longest + entry.chunk - 1) / entry.chunk;
 }
 
+std::int64_t chunk_elements(const ProgramEntry& entry) {
+  return entry.chunk == 0 ? longest_part_of(entry) : entry.chunk;
+}
+
 std::vector<ElementRange> chunk_ranges(const ProgramEntry& entry, std::int64_t chunk) {
   const auto members = static_cast<int>(entry.counts.members());
-  const std::int64_t most = entry.chunk == 0 ? longest_part_of(entry) : entry.chunk;
+  const std::int64_t most = chunk_elements(entry);
   std::vector<ElementRange> ranges;
   for (int member = 0; member < members; ++member) {
     const ElementRange part = even_part({0, entry.elements}, members, member);

@@ -9,6 +9,8 @@ namespace troupe::core {
 
 /// The number of collectives of an exchange, or of an all_gather of gradients.
 std::int64_t chunks_of(const ProgramEntry& entry);
+/// How much of the longest part is in a chunk.
+std::int64_t chunk_elements(const ProgramEntry& entry);
 /// The part of each member's range that is in the chunk with this number, from 0; empty where the range is
 /// shorter. Ranges are relative to all of the entry's elements.
 std::vector<ElementRange> chunk_ranges(const ProgramEntry& entry, std::int64_t chunk);

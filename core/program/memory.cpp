@@ -98,6 +98,15 @@ class MemoryCount {
     return static_cast<std::int64_t>(roots - 1) * longest_part(entry.elements, entry.counts.members());
   }
 
+  /// Its recipe brings what others have to a staging credit, whatever the round.
+  bool stages_sums(const ProgramEntry& entry) const {
+    const auto number = static_cast<std::size_t>(entry.first);
+    if (number >= program_.recipes.size()) return false;
+    const auto& steps = program_.recipes[number].before;
+    return std::any_of(steps.begin(), steps.end(),
+                       [](const RecipeStep& step) { return step.action == Action::cut_sums; });
+  }
+
   /// What a collective needs in addition to the memory of gradients, and of parameters as stored.
   void stage(const ProgramEntry& entry) {
     if (is_in_blocks(entry)) memory_.blocks = std::max(memory_.blocks, wire_bytes(entry, entry.elements));
@@ -125,8 +134,9 @@ class MemoryCount {
           program_.rounds > 1 && sharded_gradients_ && entry.to == program_.placements.gradients;
       if (adds || entry.wire != c.gradient) in = longest_part(entry.elements, members);
       if (entry.wire != c.gradient) out = entry.elements;
-    } else if (entry.operation == CollectiveKind::all_reduce && entry.wire != c.gradient) {
-      out = entry.elements;
+    } else if (entry.operation == CollectiveKind::all_reduce) {
+      if (stages_sums(entry)) in = entry.elements;
+      if (entry.wire != c.gradient) out = entry.elements;
     } else if (entry.operation == CollectiveKind::all_gather && is_also_sum(entry)) {
       in = entry.chunk > 0 ? members * entry.chunk : entry.elements;
     } else if (entry.operation == CollectiveKind::all_gather && entry.wire != c.gradient && members > 1) {

@@ -7,6 +7,7 @@
 #include "core/errors.hpp"
 #include "core/plan/placement.hpp"
 #include "core/program/fold.hpp"
+#include "core/program/recipes.hpp"
 #include "core/program/reductions.hpp"
 
 namespace troupe::core {
@@ -45,7 +46,7 @@ class ProgramPlanner {
 
  private:
   ProgramPlanner(const ProgramInputs& inputs, const std::vector<int>& coordinates, Reductions reductions)
-      : inputs_(inputs), reductions_(std::move(reductions)) {
+      : inputs_(inputs), reductions_(std::move(reductions)), recipes_(inputs, program_.recipes) {
     program_.coordinates = coordinates;
   }
 
@@ -80,6 +81,8 @@ class ProgramPlanner {
     program_.verdict_elements = inputs_.verdict_elements;
     program_.optimizer_scratch_bytes = inputs_.optimizer_scratch_bytes;
     program_.streams = inputs_.separate_streams ? 2 : 1;
+    program_.ready_at_points = inputs_.ready_at_points;
+    program_.finish = inputs_.finish;
     program_.rounds = rounds;
     program_.body.times = inputs_.passes.empty() ? rounds - 1 : 0;
     int gathered = 0;
@@ -109,6 +112,7 @@ class ProgramPlanner {
     std::vector<PlacedEntry> placed;
     for (std::size_t i = 0; i < passes.size(); ++i) TRY(add_gathers(passes, i, placed));
     TRY(add_reductions(passes, is_last, placed));
+    recipes_.assign(placed, is_last);
     std::stable_sort(placed.begin(), placed.end(), [&](const PlacedEntry& a, const PlacedEntry& b) {
       return clock.at(a.entry.ready, a.round) < clock.at(b.entry.ready, b.round);
     });
@@ -216,6 +220,17 @@ class ProgramPlanner {
     return found;
   }
 
+  /// Only a unit on demand has a point of its own at which its gradients are known to be complete. Without
+  /// such points they are reduced when the lane is over, or behind its last unit where each round reduces.
+  TrainerPoint ready_in(const UnitPass& pass, int unit) const {
+    const bool each_round = has(inputs_.placements.gradients, F);
+    if (!inputs_.overlap && !each_round) return {Phase::round_end, 0};
+    const bool is_resident = inputs_.units[static_cast<std::size_t>(unit)].residency == Residency::resident;
+    if (!inputs_.ready_at_points || !is_resident) return {pass.phase, unit};
+    if (!each_round) return {Phase::round_end, 0};
+    return {pass.phase, units_in(pass).back()};
+  }
+
   template <class IsLast>
   Result<void> add_reductions(const std::vector<UnitPass>& passes, IsLast is_last,
                               std::vector<PlacedEntry>& placed) {
@@ -230,8 +245,7 @@ class ProgramPlanner {
       Reductions::Unit unit;
       unit.index = user;
       unit.pooled = memory >= 0;
-      unit.ready =
-          inputs_.overlap || each_round ? TrainerPoint{adding, user} : TrainerPoint{Phase::round_end, 0};
+      unit.ready = ready_in(passes[pass], user);
       unit.reused = {is_list ? Phase::finish : Phase::round_end, 0};
       const auto next = next_user.find(memory);
       // Each round's gradients leave their memory for those that have it next.
@@ -246,6 +260,15 @@ class ProgramPlanner {
   }
 
   Result<std::vector<ProgramEntry>> epilogue() {
+    std::vector<ProgramEntry> entries = TRY(entries_of_epilogue());
+    std::vector<PlacedEntry> placed;
+    place(entries, 0, placed);
+    recipes_.assign(placed, [](int) { return true; });
+    for (std::size_t i = 0; i < entries.size(); ++i) entries[i] = placed[i].entry;
+    return entries;
+  }
+
+  Result<std::vector<ProgramEntry>> entries_of_epilogue() {
     std::vector<ProgramEntry> entries;
     ProgramEntry verdict;
     verdict.wire = DType::i64;
@@ -289,6 +312,7 @@ class ProgramPlanner {
   const ProgramInputs& inputs_;
   Reductions reductions_;
   Program program_;
+  RecipePlanner recipes_;
 };
 
 Result<void> ProgramPlanner::check_domains(const ProgramInputs& inputs, const std::vector<int>& coordinates) {

@@ -29,13 +29,18 @@ struct ProgramInputs {
   /// Pieces of a lane, each computed by a rank of its own: neighbours on the innermost axis (context
   /// parallelism).
   int pieces = 1;
+  /// The trainer has collectives of its own on devices that run all in the order in which they are launched:
+  /// nothing may be ready before the end of the point that says so (Program::ready_at_points).
+  bool ready_at_points = false;
   bool overlap = true;        ///< communication runs beside forward and backward; otherwise between them
   int parameter_credits = 2;  ///< units on demand that may be gathered at once; 1 without overlap
   int gradient_credits = 2;   ///< full gradients that may exist where each round reduces them; as above
   /// Elements that a rank may receive at once in an exchange, from all others together; it goes in as many
   /// chunks as that takes. 0: all at once.
   std::int64_t staging_elements = 0;
+  bool average_in_collective = false;        ///< TrainingOptions::average_in_collective
   std::int64_t verdict_elements = 1;         ///< i64 words
+  std::vector<Finish> finish;                ///< what the verdict is asked, in this order
   std::int64_t optimizer_scratch_bytes = 0;  ///< that one step of the optimizer takes between its kernels
   bool separate_streams = true;              ///< gathers have one of their own
 };

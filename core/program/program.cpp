@@ -35,6 +35,11 @@ std::string_view name_of(TensorKind kind) noexcept {
   return kTensorNames[static_cast<std::size_t>(kind)];
 }
 
+std::string_view name_of(Finish finish) noexcept {
+  constexpr std::array<std::string_view, 3> kNames{"check_finite", "clip", "check_large"};
+  return kNames[static_cast<std::size_t>(finish)];
+}
+
 std::string_view name_of(Pool pool) noexcept {
   return kPoolNames[static_cast<std::size_t>(pool)];
 }
@@ -50,6 +55,10 @@ bool is_in_blocks(const ProgramEntry& entry) {
 
 std::int64_t wire_bytes(const ProgramEntry& entry, std::int64_t elements) {
   return is_in_blocks(entry) ? mx_bytes(elements) : elements * static_cast<std::int64_t>(size_of(entry.wire));
+}
+
+bool spans_stages(const ProgramEntry& entry) {
+  return is_also_sum(entry) && entry.group == GroupKind::pp;
 }
 
 bool is_also_sum(const ProgramEntry& entry) {
@@ -112,6 +121,10 @@ std::int64_t stored_bytes(const Program& program) {
   }
   bytes += static_cast<std::int64_t>((program.order.forward.capacity() + program.order.backward.capacity()) *
                                      sizeof(int));
+  for (const Recipe& recipe : program.recipes) {
+    const auto steps = recipe.before.capacity() + recipe.each_chunk.capacity() + recipe.after.capacity();
+    bytes += static_cast<std::int64_t>(sizeof(Recipe) + steps * sizeof(RecipeStep));
+  }
   for (const PassRun& run : program.passes) {
     bytes += static_cast<std::int64_t>(sizeof(PassRun) + run.passes.capacity() * sizeof(UnitPass));
   }

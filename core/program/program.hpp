@@ -14,6 +14,7 @@
 #include "core/program/counts.hpp"
 #include "core/program/lane_deal.hpp"
 #include "core/program/passes.hpp"
+#include "core/program/recipe.hpp"
 #include "core/program/tensor_class.hpp"
 #include "core/program/trainer_operation.hpp"
 #include "core/program/trainer_point.hpp"
@@ -53,6 +54,14 @@ struct Credit {
   friend bool operator==(const Credit&, const Credit&) = default;
 };
 
+/// What follows the verdict of a step, on every rank alike, before parameters are updated.
+enum class Finish : std::uint8_t {
+  check_finite,  ///< no gradient is NaN or Inf
+  clip,          ///< gradients are scaled down to a norm
+  check_large,   ///< their norm is not far above what was usual
+};
+std::string_view name_of(Finish finish) noexcept;
+
 /// One collective. It brings a flat tensor from one list of placements to another along one axis of its
 /// domain; the ranges on each rank are part_of() of the two lists. Or it is the sum over a group
 /// beyond the axes (TensorClass::also_sum): then gradients stay where they are, and each member ends with the
@@ -79,12 +88,19 @@ struct ProgramEntry {
   int stream = 0;
   std::optional<Credit> takes;  ///< at launch
   std::optional<Credit> gives;  ///< when it has ended
+  /// The operation divides what it sums by the number of members.
+  bool averages = false;
+  /// How it is carried out, as indices of Program::recipes: in the step's first round, and in later ones.
+  int first = 0;
+  int later = 0;
 
   friend bool operator==(const ProgramEntry&, const ProgramEntry&) = default;
 };
 
 /// The sum over a group beyond the data-parallel axes.
 bool is_also_sum(const ProgramEntry& entry);
+/// The members of such a sum number their units each in its own way.
+bool spans_stages(const ProgramEntry& entry);
 /// Parameters that go in microscaling blocks (TensorClass::gathered).
 bool is_in_blocks(const ProgramEntry& entry);
 /// The bytes of so many elements of the entry's tensor, as they are sent.
@@ -139,6 +155,11 @@ struct Program {
   std::int64_t verdict_elements = 0;
   std::int64_t optimizer_scratch_bytes = 0;
   int streams = 1;
+  /// Nothing is ready before the end of the point that its entry names, on devices that run all in the order
+  /// in which it is launched. Otherwise gradients may be ready as soon as the last of them is there.
+  bool ready_at_points = false;
+  std::vector<Recipe> recipes;  ///< of the entries
+  std::vector<Finish> finish;
 
   // What it does: `body.times` rounds that are alike, the last round, and what follows it.
   ProgramSegment body;

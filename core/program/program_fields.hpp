@@ -50,6 +50,23 @@ void visit_fields(Counts& counts, const Visit& visit) {
 }
 
 template <class Visit>
+void visit_fields(RecipeStep& step, const Visit& visit) {
+  visit("action", step.action);
+  visit("queue", Unless<Queue>{&step.queue, Queue::stream});
+  visit("mark", Unless<Mark>{&step.mark, Mark::prepared});
+  visit("from", Unless<Place>{&step.from, Place::none});
+  visit("to", Unless<Place>{&step.to, Place::none});
+  visit("scaled", Unless<bool>{&step.scaled, false});
+}
+
+template <class Visit>
+void visit_fields(Recipe& recipe, const Visit& visit) {
+  visit("before", unless_empty(recipe.before));
+  visit("each_chunk", unless_empty(recipe.each_chunk));
+  visit("after", unless_empty(recipe.after));
+}
+
+template <class Visit>
 void visit_fields(ProgramEntry& entry, const Visit& visit) {
   visit("operation", entry.operation);
   visit("tensor", entry.tensor);
@@ -65,6 +82,9 @@ void visit_fields(ProgramEntry& entry, const Visit& visit) {
   visit("needed", entry.needed);
   visit("takes", entry.takes);
   visit("gives", entry.gives);
+  visit("averages", Unless<bool>{&entry.averages, false});
+  visit("first", entry.first);
+  visit("later", entry.later);
 }
 
 template <class Visit>
@@ -184,6 +204,9 @@ void visit_fields(Program& program, const Visit& visit) {
   visit("verdict_elements", program.verdict_elements);
   visit("optimizer_scratch_bytes", program.optimizer_scratch_bytes);
   visit("streams", program.streams);
+  visit("ready_at_points", Unless<bool>{&program.ready_at_points, false});
+  visit("recipes", program.recipes);
+  visit("finish", unless_empty(program.finish));
   visit("body", program.body);
   visit("last_round", program.last_round);
   visit("epilogue", program.epilogue);

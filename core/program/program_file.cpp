@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::json;
 using Ordered = nlohmann::ordered_json;
 
-constexpr std::string_view kFormat = "troupe programs 1";
+constexpr std::string_view kFormat = "troupe programs 2";
 constexpr std::string_view kPlacementLetters = "RPF";
 constexpr std::array<std::string_view, 2> kResidencies{"resident", "on_demand"};
 constexpr std::array<std::string_view, 3> kUses{"none", "forward", "forward_and_backward"};
@@ -50,6 +50,21 @@ constexpr CollectiveKind last(CollectiveKind) {
 }
 constexpr TrainerOperation::Kind last(TrainerOperation::Kind) {
   return TrainerOperation::Kind::broadcast;
+}
+constexpr Action last(Action) {
+  return Action::merged;
+}
+constexpr Queue last(Queue) {
+  return Queue::sums;
+}
+constexpr Mark last(Mark) {
+  return Mark::measured;
+}
+constexpr Place last(Place) {
+  return Place::verdict;
+}
+constexpr Finish last(Finish) {
+  return Finish::check_large;
 }
 constexpr GroupKind last(GroupKind) {
   return static_cast<GroupKind>(kGroupKinds - 1);

@@ -305,6 +305,10 @@ class Limits {
       return fail(Errc::corrupt, "{} is on stream {} of {}", describe(entry), entry.stream, program_.streams);
     }
     TRY(check_counts(entry));
+    for (const int recipe : {entry.first, entry.later}) {
+      if (recipe >= 0 && static_cast<std::size_t>(recipe) < program_.recipes.size()) continue;
+      return fail(Errc::corrupt, "{} has recipe {} of {}", describe(entry), recipe, program_.recipes.size());
+    }
     if (entry.elements < 0 || entry.elements > kMostElements || entry.chunk < 0) {
       return fail(Errc::corrupt, "{} has {} elements in chunks of {}", describe(entry), entry.elements,
                   entry.chunk);

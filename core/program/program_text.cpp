@@ -58,6 +58,7 @@ std::vector<ProgramEntry> common_entries(const ProgramSegment& segment, const Co
   for (ProgramEntry& entry : entries) {
     entry.ready = entry.needed = {};
     entry.takes = entry.gives = std::nullopt;
+    entry.first = entry.later = 0;
   }
   return entries;
 }
@@ -93,12 +94,13 @@ std::vector<ProgramSegment> common_segments(const Program& program, const Commun
 }  // namespace
 
 std::string common_text(const ProgramEntry& entry) {
-  std::string text = describe(entry);
+  std::string text = spans_stages(entry) ? "sum over stages of gradients" : describe(entry);
   if (!entry.from.empty()) text += fmt::format(" {}->{}", letters(entry.from), letters(entry.to));
   text +=
       fmt::format(" group={} stream={} dtype={} elements={} counts={} {}", name_of(entry.group), entry.stream,
                   name_of(entry.wire), entry.elements, name_of(entry.counts.kind), entry.counts.text());
   if (entry.chunk > 0) text += fmt::format(" chunk={}", entry.chunk);
+  if (entry.averages) text += " average";
   return text;
 }
 
@@ -123,16 +125,35 @@ std::vector<Communicator> communicators(const Program& program) {
   return found;
 }
 
-std::vector<std::string> lines(const Program& program) {
-  const auto text = [](const ProgramEntry& entry) { return common_text(entry) + own_text(entry); };
+namespace {
+
+template <class Text>
+std::vector<std::string> lines_of(const Program& program, Text text) {
   std::vector<std::string> found;
+  if (program.ready_at_points) found.push_back("ready at the ends of points alone");
   add_lines("round", program.body.times, program.body.runs, text, found);
   add_lines("last round", 1, program.last_round.runs, text, found);
   add_pass_lines(program.pass_segments, text, found);
   add_lines("end", 1, program.epilogue.runs, text, found);
+  for (const Finish finish : program.finish) found.push_back(fmt::format("finish: {}", name_of(finish)));
   const auto operations = lines(program.operations);
   found.insert(found.end(), operations.begin(), operations.end());
   return found;
+}
+
+}  // namespace
+
+std::vector<std::string> lines(const Program& program) {
+  return lines_of(program, [](const ProgramEntry& entry) { return common_text(entry) + own_text(entry); });
+}
+
+std::vector<std::string> lines_with_recipes(const Program& program) {
+  const auto recipe = [&](int number) { return describe(program.recipes[static_cast<std::size_t>(number)]); };
+  return lines_of(program, [&](const ProgramEntry& entry) {
+    std::string text = common_text(entry) + own_text(entry) + ": " + recipe(entry.first);
+    if (entry.later != entry.first) text += "; later: " + recipe(entry.later);
+    return text;
+  });
 }
 
 std::vector<std::string> lines(const Program& program, const Communicator& communicator) {

@@ -28,6 +28,9 @@ std::string common_text(const ProgramEntry& entry);
 /// The whole program, one line an entry, with "x8 unit-1:" before entries that repeat; the trainer's own
 /// operations come last.
 std::vector<std::string> lines(const Program& program);
+/// The same, each entry with what it waits for, reads, writes and records; first in the step's first round,
+/// and behind "later:" in later ones, where that differs.
+std::vector<std::string> lines_with_recipes(const Program& program);
 
 /// What the members of a communicator must agree on: its entries in order, without what each rank decides for
 /// itself (points and credits). Equal programs have equal lines, however they are folded.

@@ -127,6 +127,7 @@ void Reductions::redistribute(Travel& travel, AxisRedistribution to, const Progr
     entry.wire = travel.tensor_class->wire;
     entry.elements = elements;
     entry.counts = Counts::even(elements, members);
+    entry.averages = inputs_->average_in_collective;
     push(std::move(entry),
          what == Redistribution::all_reduce ? Placement::replicated : Placement::flat_shard);
     return;
@@ -153,6 +154,7 @@ ProgramEntry Reductions::also_sum(const AlsoSum& over, const TensorClass& tensor
   sum.from = reduction.to;
   sum.wire = tensor_class.gradient;
   sum.chunk = 0;
+  sum.averages = false;
   const std::int64_t members = reduction.counts.members();
   const bool is_whole = reduction.operation == CollectiveKind::all_reduce;
   const std::int64_t part = is_whole ? reduction.elements : longest_part(reduction.elements, members);

@@ -202,7 +202,7 @@ TEST_F(PlanCheckFiles, FilesThatCannotBeReadEndWithTwoAndSayWhy) {
   write_ranks("--strategy zero3");
   write("empty", "");
   write("other", R"({"format": "another"})");
-  write("cut", R"({"format": "troupe programs 1", "sizes": [2]})");
+  write("cut", R"({"format": "troupe programs 2", "sizes": [2]})");
 
   const auto message = [&](const std::string& files) {
     const auto checked = run_plan("check " + files);
@@ -210,7 +210,7 @@ TEST_F(PlanCheckFiles, FilesThatCannotBeReadEndWithTwoAndSayWhy) {
     return checked.err;
   };
   EXPECT_THAT(message(path("empty")), HasSubstr("0 bytes are not a JSON object"));
-  EXPECT_THAT(message(path("other")), HasSubstr("expected \"format\": \"troupe programs 1\""));
+  EXPECT_THAT(message(path("other")), HasSubstr("expected \"format\": \"troupe programs 2\""));
   EXPECT_THAT(message(path("cut")), HasSubstr("programs is missing"));
   EXPECT_THAT(message(path("none")), HasSubstr("FILE"));
   EXPECT_THAT(message(path("0") + " --units 3"), HasSubstr("--units excludes FILE"));

@@ -255,9 +255,9 @@ TEST(AlsoSummedGradients, OfWhatMembersTakeForDifferentThingsAreRefusedByName) {
   });
   EXPECT_NE(other.find("parameter summed.0 f32 [8]"), std::string::npos) << other;
   EXPECT_EQ(
-      join_error([](core::ParameterSpec& spec, int) { spec.also_sum = "pp"; }),
-      "the gradient of parameter summed.0 is to be summed over the group \"pp\", found no such sum; \"tp\" "
-      "is the group that ParameterSpec::also_sum may name");
+      join_error([](core::ParameterSpec& spec, int) { spec.also_sum = "cp"; }),
+      "the gradient of parameter summed.0 is to be summed over the group \"cp\", found no such sum; \"tp\" "
+      "and \"pp\" are the groups that ParameterSpec::also_sum may name");
   EXPECT_EQ(
       join_error([](core::ParameterSpec& spec, int member) {
         spec.global_shape = {14};

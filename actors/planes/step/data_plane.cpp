@@ -40,6 +40,7 @@ DataPlane::~DataPlane() {
 }
 
 core::Result<void> DataPlane::set_groups(DataPlaneGroups groups) {
+  TRY(state_->check(groups));
   state_->take(std::move(groups));
   for (const auto& group : state_->groups.owned) TRY(group->use_memory(state_->arena.carried()));
   return {};
@@ -124,8 +125,6 @@ core::Result<gpu::StreamView> DataPlane::compute_stream() {
     for (auto& bucket : state_->buckets) bucket->computed = TRY(state_->device.create_event());
     state_->read = TRY(state_->device.create_event());
     state_->tensors = TRY(state_->device.create_event());
-    const auto slots = state_->program.program().credits[static_cast<std::size_t>(core::Pool::parameters)];
-    for (int slot = 0; slot < slots; ++slot) state_->released.push_back(TRY(state_->device.create_event()));
     state_->compute = TRY(state_->device.create_stream({"compute", 0}));
   }
   return state_->compute.get();

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -77,6 +78,8 @@ class DataPlane {
     std::function<void(messages::Envelope)> post;  ///< from any thread; must not block
     /// Called when the entry's collective has been posted; from any thread; must not block. May be empty.
     std::function<void(core::Step, core::PlanEntryIndex)> launched;
+    /// What is executed instead of the plan's own program for this rank.
+    std::optional<core::Program> program{};
   };
 
   /// Allocates everything that a step needs: nothing is allocated later, except on a GPU for `ordered` sums

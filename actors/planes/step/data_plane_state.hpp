@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -36,19 +37,31 @@ struct DataPlane::State {
     std::atomic<std::int64_t> launched_ns{0};
   };
 
-  /// One of the sums that an exchange leaves.
-  struct RootSum {
-    /// What it is the sum of, in the order of the tree: numbers of what was kept here before, then of what
-    /// arrived.
-    std::vector<std::size_t> terms;
-    std::vector<core::TreeStep> steps;  ///< over places among the terms
-    int slot = 0;                       ///< where it is kept, for an exchange whose sums are kept
-  };
-
-  /// What a launch has enqueued.
+  /// What was enqueued.
   struct Flight {
     std::vector<std::shared_ptr<gpu::OperationStatus>> operations;
     std::shared_ptr<std::atomic<std::int64_t>> began_ns;  ///< null: nothing was posted
+    std::optional<core::Error> refused;                   ///< an operation could not be posted
+    std::vector<std::function<void()>> then;  ///< called when all of it has succeeded, before anyone is told
+  };
+  /// An entry that is being carried out.
+  struct Job {
+    const PlannedLaunch& launch;
+    core::Step step{};
+    core::BucketIndex bucket{};
+    core::ElementRange from;  ///< of the bucket's buffer: what it reads, or what a chunk reads
+    core::ElementRange to;    ///< what it writes
+    std::int64_t chunk = 0;
+    std::size_t credit = 0;  ///< of staging
+    Flight flight{};
+    std::vector<gpu::BufferView> roots{};  ///< this rank's sums
+    std::vector<core::ElementRange> ranges{};
+    std::vector<std::size_t> input_counts{};
+    std::vector<std::size_t> output_counts{};
+    gpu::BufferView sent{};
+    gpu::BufferView arrived{};
+    std::vector<gpu::Elements> gathered{};    ///< by member: where what arrives belongs
+    std::vector<gpu::ConstElements> terms{};  ///< what has arrived, to be added
   };
   using Posted = core::Result<void>;
 
@@ -56,13 +69,11 @@ struct DataPlane::State {
   core::Result<void> open();
 
   core::Rank rank() const { return options.rank; }
-  /// Slots that hold something when a bucket's lanes are summed, in the order of the lanes: of the partial
-  /// sums, or of a round's full gradients. The first is slot 0.
-  std::vector<int> summed_slots(core::BucketIndex bucket, int round) const;
   bool is_ordered() const { return plan.options.numerics == core::Numerics::ordered; }
   /// The factor applied to a gradient once everything is summed.
   float scale() const;
-  const core::Placements& resting_gradients() const { return plan.inputs.placements.gradients; }
+  /// What is applied of it before gradients are sent, in `fast` numerics.
+  float scale_before(core::BucketIndex bucket) const;
   core::ElementRange optimizer_range(core::BucketIndex bucket) const {
     return program.held(plan.placements_of(bucket).optimizer, bucket);
   }
@@ -93,6 +104,7 @@ struct DataPlane::State {
   void clear_gradients(const StepShard& work);
   void step_shard(const StepShard& work);
   void carry_out(const StepShard& work);
+  core::Result<void> check(const DataPlaneGroups& made) const;
   void take(DataPlaneGroups made);
   void abort(const core::Error& reason);
   void abort_groups();
@@ -113,50 +125,75 @@ struct DataPlane::State {
                     std::int64_t step);
 
   // In loaded.cpp.
+  Flight carry_out(const std::vector<core::PlanEntryIndex>& entries);
   void gather_loaded();
   int gather_unit(const std::vector<core::BucketIndex>& wanted);
   void exchange_loaded(LoadedBytes bytes);
   template <class Over>
   void tell_over(Flight flight, gpu::Stream& stream, std::shared_ptr<const void> owner);
 
-  // In exchange.cpp and reduction.cpp: they enqueue work, and add what they posted to the flight.
-  Posted exchange(core::PlanEntryIndex index, Flight& flight);
-  Posted exchange_chunk(core::PlanEntryIndex index, const std::vector<gpu::BufferView>& roots,
-                        std::int64_t chunk, Flight& flight);
-  Posted reduce(const PlannedLaunch& launch, Flight& flight);
-  Posted gather_gradients(const PlannedLaunch& launch, Flight& flight);
-  Posted gather_narrow(const PlannedLaunch& launch, std::int64_t chunk, Flight& flight);
-  Posted sum_beyond_axes(core::PlanEntryIndex index, Flight& flight);
-  /// What the launch starts from: this rank's sums, each over the part of the bucket it holds.
-  std::vector<gpu::BufferView> roots_of(const PlannedLaunch& launch);
-  bool is_first_of_round(const PlannedLaunch& launch) const;
-  /// The launch leaves sums that wait for those of later rounds.
-  bool rests(const PlannedLaunch& launch) const;
-  /// Sums of earlier rounds, which are joined by what the launch brings.
-  std::vector<gpu::BufferView> rested(const PlannedLaunch& launch, core::ElementRange range);
-  void add_roots(core::PlanEntryIndex index, core::ElementRange range,
-                 std::vector<gpu::ConstElements> arrived);
-  void add_in_order(const RootSum& sum, std::span<const gpu::ConstElements> terms, gpu::Elements output);
-  gpu::BufferView destination_of(const PlannedLaunch& launch, std::size_t root, int slot,
-                                 core::ElementRange range);
+  // In launch.cpp: what an entry's recipe says is done, step by step.
+  Posted carry_out(Job& job);
+  Posted act(const std::vector<core::RecipeStep>& steps, Job& job);
+  Job job_of(const PlannedLaunch& launch, core::Step step);
+  Posted post_operation(gpu::Operation operation, Job& job);
+  void fail(const LaunchCollective& work, Job job, const core::Error& error);
+  void note_failure(const PlannedLaunch& launch, core::Step step);
+  void trace_launch(const LaunchCollective& work, const Flight& flight, std::chrono::nanoseconds end);
+  gpu::Stream& queue(const core::RecipeStep& step, const Job& job) {
+    return *std::array{&stream_of(job.launch), &update}[static_cast<std::size_t>(step.queue)];
+  }
+
+  // In actions.cpp and reduction.cpp: what each action does.
+  using Act = Posted (State::*)(const core::RecipeStep& step, Job& job);
+  static const std::array<Act, core::kActions> kActs;
+  Posted wait(const core::RecipeStep& step, Job& job);
+  Posted record(const core::RecipeStep& step, Job& job);
+  Posted reserve(const core::RecipeStep& step, Job& job);
+  Posted carry(const core::RecipeStep& step, Job& job);
+  Posted note(const core::RecipeStep& step, Job& job);
+  Posted count(const core::RecipeStep& step, Job& job);
+  Posted cut_sums(const core::RecipeStep& step, Job& job);
+  Posted cut_part(const core::RecipeStep& step, Job& job);
+  Posted cut_gather(const core::RecipeStep& step, Job& job);
+  Posted cut_exchange(const core::RecipeStep& step, Job& job);
+  Posted send(const core::RecipeStep& step, Job& job);
+  Posted pack_part(const core::RecipeStep& step, Job& job);
+  Posted pack_blocks(const core::RecipeStep& step, Job& job);
+  Posted keep(const core::RecipeStep& step, Job& job);
+  Posted post(const core::RecipeStep& step, Job& job);
+  Posted post_blocks(const core::RecipeStep& step, Job& job);
+  Posted accumulate_in(const core::RecipeStep& step, Job& job);
+  Posted add_tree(const core::RecipeStep& step, Job& job);
+  Posted add_in_order(const core::RecipeStep& step, Job& job);
+  Posted add_members(const core::RecipeStep& step, Job& job);
+  Posted unpack(const core::RecipeStep& step, Job& job);
+  Posted unpack_blocks(const core::RecipeStep& step, Job& job);
+  Posted unpack_others(const core::RecipeStep& step, Job& job);
+  Posted round_sums(const core::RecipeStep& step, Job& job);
+  Posted measure(const core::RecipeStep& step, Job& job);
+  Posted clear(const core::RecipeStep& step, Job& job);
+  Posted write_verdict(const core::RecipeStep& step, Job& job);
+  Posted read_verdict(const core::RecipeStep& step, Job& job);
+  Posted merged(const core::RecipeStep& step, Job& job);
+
+  gpu::EventView event_of(core::Mark mark, const Job& job) const;
+  gpu::BufferView memory_of(core::Place place, core::ElementRange range, const Job& job);
+  void send_nothing(Job& job);
+  void send_sum(Job& job);
+  void send_packed(Job& job);
+  void unpack_members(const core::RecipeStep& step, Job& job, std::size_t first, std::size_t end);
+  std::vector<gpu::ConstElements> terms_of(const Job& job);
+  gpu::BufferView sum_at(const KeptSum& sum, core::ElementRange whole, core::ElementRange range,
+                         core::BucketIndex bucket, int full_slot) const;
+  gpu::BufferView destination_of(const RootSum& sum, const Job& job) const;
+  float factor_of(const core::RecipeStep& step) const { return std::array{1.0F, scale()}[step.scaled]; }
   /// Marks that the memory of the launch's full gradients holds zeros again, behind what cleared it.
   gpu::EventView cleared(const PlannedLaunch& launch) const {
     return launch.slot < 0 ? buckets[launch.bucket->value]->cleared.get()
                            : slot_cleared[static_cast<std::size_t>(launch.slot)].get();
   }
-  void end_reduction(const PlannedLaunch& launch, core::Step step, const Flight& flight);
-  void measure(core::BucketIndex bucket);
   std::vector<core::ElementRange> counted_in_norms(core::BucketIndex bucket, core::ElementRange part) const;
-  static RootSum sum_of_members(std::int64_t members);
-  void plan_sums();
-
-  // In launch.cpp.
-  Posted gather_parameters(const PlannedLaunch& launch, Flight& flight);
-  Posted gather_blocks(const PlannedLaunch& launch, gpu::BufferView input, gpu::BufferView output,
-                       Flight& flight);
-  Posted reduce_verdict(const PlannedLaunch& launch, Flight& flight);
-  gpu::Operation operation(gpu::OperationKind kind, core::DType dtype) const;
-  Posted post(const PlannedLaunch& launch, gpu::Operation operation, Flight& flight);
   gpu::Stream& stream_of(const PlannedLaunch& launch) {
     return communication[static_cast<std::size_t>(launch.entry.stream)];
   }
@@ -177,21 +214,22 @@ struct DataPlane::State {
   gpu::Stream compute;                 ///< null for trainers that compute on the host's thread
   gpu::Event read;     ///< on "compute": the trainer has read everything it reads of the step's parameters
   gpu::Event tensors;  ///< on "compute": the trainer's own tensors have been written
-  std::vector<gpu::Event> released;  ///< on "compute", by slot: its full parameters have been read
+  std::vector<gpu::Event>
+      released;  ///< on "compute" if it exists, by slot: its full parameters have been read
   gpu::Stream accumulate;
   std::vector<gpu::Stream> communication;  ///< by the program's streams
   gpu::Stream update;
   std::vector<std::unique_ptr<Bucket>> buckets;
+  std::vector<std::vector<core::ElementRange>> measured;  ///< by bucket: what this rank counts in norms
   /// By parameter, of the optimizer's steps; empty: none. Not changed any more when there is a step.
   std::vector<std::int64_t> steps_missed;
   std::array<gpu::Event, Arena::kScratchCredits>
       credit_free;                       ///< on "update": the exchange's bytes were read
   std::vector<gpu::Event> slot_cleared;  ///< as Bucket::cleared, by slot of the pool of gradients
   gpu::Event verdict_ready;
-  std::size_t exchanges = 0;               ///< launched so far; only the Conductor launches
-  std::size_t carries = 0;                 ///< as above
-  std::vector<std::vector<RootSum>> sums;  ///< for each launch that is an exchange
-  PrepareVerdict verdict;                  ///< what the supervisor requested; read when the entry is launched
+  std::size_t exchanges = 0;  ///< launched so far; only the Conductor launches
+  std::size_t carries = 0;    ///< as above
+  PrepareVerdict verdict;     ///< what the supervisor requested; read when the entry is launched
   std::vector<std::int64_t> expert_counts;      ///< of this rank
   std::vector<std::int64_t> all_expert_counts;  ///< of all ranks
   std::mutex verdict_mutex;                     // guards verdict, counts and what is next

@@ -24,6 +24,7 @@ template <class Over>
 void DataPlane::State::tell_over(Flight flight, gpu::Stream& stream, std::shared_ptr<const void> owner) {
   stream->notify([this, flight = std::move(flight), owner = std::move(owner)] {
     Over over;
+    if (flight.refused) over.failure = messages::failure_of(*flight.refused);
     for (const auto& operation : flight.operations) {
       const auto result = operation->result();
       if (result && !*result && !over.failure.failed) over.failure = messages::failure_of(*result);
@@ -33,38 +34,29 @@ void DataPlane::State::tell_over(Flight flight, gpu::Stream& stream, std::shared
   });
 }
 
-void DataPlane::State::gather_loaded() {
-  // By stream: a stream's flight has ended when the stream has completed all of it.
-  std::vector<Flight> flights(communication.size());
-  for (const auto& launch : program.launches()) {
-    if (launch.is_verdict() || !launch.publishes()) continue;
-    auto posted = gather_parameters(launch, flights[static_cast<std::size_t>(launch.entry.stream)]);
-    if (!posted) {
-      say(messages::Role::trainer, 0, messages::StateGathered{messages::failure_of(posted.error())});
-      return;
-    }
+/// Some of the program's entries, outside of a step and in its order.
+DataPlane::State::Flight DataPlane::State::carry_out(const std::vector<core::PlanEntryIndex>& entries) {
+  Flight flight;
+  for (const auto entry : entries) {
+    auto job = job_of(program.launch(entry), {});
+    job.flight = std::move(flight);
+    const auto done = carry_out(job);
+    flight = std::move(job.flight);
+    if (done) continue;
+    flight.refused = done.error();
+    break;
   }
-  // Parameters have a single stream.
-  tell_over<messages::StateGathered>(std::move(flights.back()), communication.back(), nullptr);
+  return flight;
+}
+
+void DataPlane::State::gather_loaded() {
+  tell_over<messages::StateGathered>(carry_out(program.publishing()), communication.back(), nullptr);
 }
 
 int DataPlane::State::gather_unit(const std::vector<core::BucketIndex>& wanted) {
-  Flight flight;
-  int slot = -1;
-  for (const auto& launch : program.launches()) {
-    const bool is_wanted = !launch.is_verdict() && !launch.moves_gradients() && !launch.publishes() &&
-                           launch.round == 0 && launch.entry.needed.phase == core::Phase::forward &&
-                           std::find(wanted.begin(), wanted.end(), *launch.bucket) != wanted.end();
-    if (!is_wanted) continue;
-    slot = launch.slot;
-    if (auto posted = gather_parameters(launch, flight); !posted) {
-      if (flight.began_ns) communication.back()->notify([this] { communicating.end(device.now()); });
-      say(messages::Role::trainer, 0, messages::StateGathered{messages::failure_of(posted.error())});
-      return slot;
-    }
-  }
-  tell_over<messages::StateGathered>(std::move(flight), communication.back(), nullptr);
-  return slot;
+  const auto entries = program.bringing(wanted);
+  tell_over<messages::StateGathered>(carry_out(entries), communication.back(), nullptr);
+  return entries.empty() ? -1 : program.launch(entries.front()).slot;
 }
 
 bool DataPlane::State::rounds_values() const {

@@ -40,10 +40,13 @@ std::string describe(const PlannedLaunch& launch) {
 }
 
 RankProgram::RankProgram(const TrainingPlan& plan, core::Rank rank)
+    : RankProgram(plan, rank, program_of(plan, plan.coordinates(rank))) {}
+
+RankProgram::RankProgram(const TrainingPlan& plan, core::Rank rank, core::Program program)
     : plan_(&plan),
       rank_(rank),
       deal_(deal_of(plan)),
-      program_(program_of(plan, plan.coordinates(rank))),
+      program_(std::move(program)),
       rounds_(static_cast<std::size_t>(program_.rounds)) {
   const auto dealt = deal_.dealt(coordinates());
   for (int round = 0; round < dealt.count; ++round) {
@@ -100,6 +103,7 @@ void RankProgram::write_out() {
   for (const auto& launch : launches_) {
     if (launch.moves_gradients() && launch.slot >= 0) gradient_slots_[launch.bucket->value] = launch.slot;
   }
+  for (auto& launch : launches_) number(launch);
   std::vector<core::PlanEntryIndex> sequence;
   for (const auto entry : core::indices<core::PlanEntryIndex>(launches_.size())) sequence.push_back(entry);
   set_sequence(std::move(sequence));
@@ -115,9 +119,26 @@ void RankProgram::set_sequence(std::vector<core::PlanEntryIndex> sequence) {
                        [&](auto a, auto b) { return launch(a).ready < launch(b).ready; }),
         "launches come in the order in which they become ready");
   by_bucket_.assign(plan_->buckets.size(), {});
+  publishing_.clear();
   for (const auto entry : core::indices<core::PlanEntryIndex>(launches_.size())) {
-    if (const auto bucket = launch(entry).bucket) by_bucket_[bucket->value].push_back(entry);
+    const auto bucket = launch(entry).bucket;
+    if (!bucket) continue;
+    by_bucket_[bucket->value].push_back(entry);
+    if (launch(entry).publishes()) publishing_.push_back(entry);
   }
+}
+
+std::vector<core::PlanEntryIndex> RankProgram::bringing(const std::vector<core::BucketIndex>& buckets) const {
+  std::vector<core::PlanEntryIndex> found;
+  for (const auto bucket : buckets) {
+    for (const auto entry : launches_of(bucket)) {
+      const auto& one = launch(entry);
+      const bool brings = !one.moves_gradients() && !one.publishes();
+      if (brings && one.round == 0 && one.entry.needed.phase == core::Phase::forward) found.push_back(entry);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
 std::size_t RankProgram::ready_by(std::int64_t passed) const {
@@ -210,8 +231,9 @@ std::vector<std::string> RankProgram::lines() const {
     auto own = core::lines(program_, communicator);
     lines.insert(lines.end(), own.begin(), own.end());
   }
-  const auto operations = core::lines(program_.operations);
-  lines.insert(lines.end(), operations.begin(), operations.end());
+  // What each rank does for itself, too: all of it follows from the same inputs, operations included.
+  const auto all = core::lines_with_recipes(program_);
+  lines.insert(lines.end(), all.begin(), all.end());
   return lines;
 }
 

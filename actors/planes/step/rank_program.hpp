@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/planes/step/training_plan.hpp"
@@ -14,6 +15,24 @@
 #include "core/program/trainer_point.hpp"
 
 namespace troupe::actors {
+
+/// One of a rank's sums of gradients: what is kept here, full gradients, or sums that are carried.
+struct KeptSum {
+  core::Place place = core::Place::sums;
+  int slot = 0;
+};
+
+/// One of the sums that a reduction leaves.
+struct RootSum {
+  /// What it is the sum of, in the order of the tree: numbers of what was kept here before, then of what
+  /// arrived.
+  std::vector<std::size_t> terms;
+  std::vector<core::TreeStep> steps;  ///< over places among the terms
+  KeptSum kept;                       ///< where it goes
+};
+
+/// How a member of an exchange sends its sums.
+enum class Sending : std::uint8_t { nothing, as_it_is, packed };
 
 /// A collective of a rank's program, at its place in the step.
 struct PlannedLaunch {
@@ -28,6 +47,19 @@ struct PlannedLaunch {
   std::int64_t needed = 0;                  ///< needed before this one begins
   bool last_reduction = false;              ///< no later one in the step brings other lanes
   bool completes = false;                   ///< no later one in the step adds to the bucket's gradients
+  // What its recipe says, in this rank's numbers:
+  int recipe = 0;             ///< of the program's
+  core::ElementRange from;    ///< of the bucket's buffer: what this rank holds before
+  core::ElementRange to;      ///< and afterwards
+  std::int64_t chunks = 0;    ///< times that it does what is done for each
+  std::vector<KeptSum> held;  ///< this rank's sums that it starts from
+  std::vector<int> rested;    ///< slots of sums of earlier rounds, which what it brings is added to
+  std::vector<RootSum> sums;  ///< that it leaves
+  std::vector<int> cleared;   ///< slots of full gradients that are zeros afterwards
+  Sending sending = Sending::nothing;
+  std::size_t arriving = 0;  ///< sums of all members, in an exchange
+  /// Members before and after this one, where there are any: first and end.
+  std::vector<std::pair<std::size_t, std::size_t>> others;
 
   bool is_verdict() const { return !bucket.has_value(); }
   bool moves_gradients() const { return entry.tensor.kind == core::TensorKind::gradients; }
@@ -45,6 +77,8 @@ class RankProgram {
  public:
   /// `plan` must outlive it.
   RankProgram(const TrainingPlan& plan, core::Rank rank);
+  /// The same with a program that is not the planner's.
+  RankProgram(const TrainingPlan& plan, core::Rank rank, core::Program program);
 
   core::Rank rank() const { return rank_; }
   const std::vector<int>& coordinates() const { return program_.coordinates; }
@@ -58,6 +92,13 @@ class RankProgram {
   /// How many launches of the sequence are ready when the trainer has passed this point, by the program's
   /// clock.
   std::size_t ready_by(std::int64_t passed) const;
+  const core::Recipe& recipe(const PlannedLaunch& launch) const {
+    return program_.recipes[static_cast<std::size_t>(launch.recipe)];
+  }
+  /// Those that bring what the optimizer has stepped, or what was loaded, to all that keep it.
+  const std::vector<core::PlanEntryIndex>& publishing() const { return publishing_; }
+  /// Those that bring the full parameters of some buckets of a unit on demand for the forward of round 0.
+  std::vector<core::PlanEntryIndex> bringing(const std::vector<core::BucketIndex>& buckets) const;
   /// The bucket's launches, in ascending order.
   const std::vector<core::PlanEntryIndex>& launches_of(core::BucketIndex bucket) const {
     return by_bucket_[bucket.value];
@@ -89,6 +130,9 @@ class RankProgram {
   core::SourceStacks stacks(core::BucketIndex bucket, int round) const {
     return core::source_stacks(lanes_of(bucket), round);
   }
+  /// Slots that hold something when a bucket's lanes are summed, in the order of the lanes: of the partial
+  /// sums, or of a round's full gradients. The first is slot 0.
+  std::vector<int> summed_slots(core::BucketIndex bucket, int round) const;
   /// The slot of these stacks that a lane's gradient is computed into, in a round of all sources.
   int source_slot(core::BucketIndex bucket, int round, int source) const;
   /// Leaves of the tree whose sums a member of the launch's group contributes.
@@ -120,6 +164,14 @@ class RankProgram {
  private:
   void write_out();
   void set_sequence(std::vector<core::PlanEntryIndex> sequence);
+  // In recipe_numbers.cpp: what recipes say, in this rank's numbers.
+  void number(PlannedLaunch& launch) const;
+  void number(const core::RecipeStep& step, PlannedLaunch& launch) const;
+  std::vector<KeptSum> sums_held(const PlannedLaunch& launch) const;
+  std::vector<RootSum> sums_left(const PlannedLaunch& launch) const;
+  std::vector<int> slots_rested(const PlannedLaunch& launch) const;
+  bool rests(const PlannedLaunch& launch) const;
+  bool is_ordered() const { return plan_->options.numerics == core::Numerics::ordered; }
   /// This rank's place among the members of the launch's group; also finds the axis.
   int place_in(PlannedLaunch& launch) const;
 
@@ -135,6 +187,7 @@ class RankProgram {
   std::vector<std::size_t> places_;  ///< by entry, in the sequence
   std::vector<std::vector<core::PlanEntryIndex>> by_bucket_;
   std::vector<int> gradient_slots_;  ///< by bucket
+  std::vector<core::PlanEntryIndex> publishing_;
 };
 
 }  // namespace troupe::actors

@@ -1,5 +1,6 @@
 #include "actors/planes/step/tensor_parts.hpp"
 
+#include <algorithm>
 #include <string_view>
 
 #include "core/errors.hpp"
@@ -11,6 +12,7 @@ namespace troupe::actors {
 namespace {
 
 constexpr std::string_view kTensorGroup = "tp";
+constexpr std::string_view kStages = "pp";
 
 /// Checks the parts of tensors under tensor parallelism.
 core::Result<void> check_cut(const TrainingPlan& plan) {
@@ -36,17 +38,37 @@ core::Result<void> check_cut(const TrainingPlan& plan) {
   return {};
 }
 
+/// Stages add up what is all theirs, in buckets that lie alike on all of them.
+core::Result<void> check_sum_of_stages(const core::ParameterSpec& spec, const TrainingPlan& plan) {
+  if (spec.is_expert) {
+    return core::fail(
+        core::Errc::invalid_argument,
+        "parameter {} is an expert's, which one stage has; its gradient cannot be summed over \"{}\"",
+        spec.name, kStages);
+  }
+  const auto gradients = TRY(core::placements_of(plan.options.strategy)).gradients;
+  const bool each_round =
+      std::find(gradients.begin(), gradients.end(), core::Placement::flat_shard) != gradients.end();
+  if (!each_round || plan.options.pipeline_parallel == 1) return {};
+  return core::fail(
+      core::Errc::invalid_argument,
+      "the gradient of parameter {} is summed over the stages, which {} would reduce pass by pass, "
+      "and each stage has passes of its own; use ddp or zero1",
+      spec.name, core::name_of(plan.options.strategy));
+}
+
 /// Checks the gradients that are also summed over a group.
 core::Result<void> check_sums(const TrainingPlan& plan) {
   for (const auto& spec : plan.specs) {
     if (spec.also_sum.empty()) continue;
-    if (spec.also_sum != kTensorGroup) {
+    if (spec.also_sum != kTensorGroup && spec.also_sum != kStages) {
       return core::fail(
           core::Errc::invalid_argument,
           "the gradient of parameter {} is to be summed over the group \"{}\", found no such sum; "
-          "\"{}\" is the group that ParameterSpec::also_sum may name",
-          spec.name, spec.also_sum, kTensorGroup);
+          "\"{}\" and \"{}\" are the groups that ParameterSpec::also_sum may name",
+          spec.name, spec.also_sum, kTensorGroup, kStages);
     }
+    if (spec.also_sum == kStages) TRY(check_sum_of_stages(spec, plan));
     if (!spec.global_shape.empty()) {
       return core::fail(
           core::Errc::invalid_argument,
@@ -59,6 +81,12 @@ core::Result<void> check_sums(const TrainingPlan& plan) {
 }
 
 }  // namespace
+
+std::optional<core::GroupKind> group_of_sum(const core::ParameterSpec& spec, const core::Mesh& mesh) {
+  if (!spec.trainable || spec.also_sum.empty()) return std::nullopt;
+  const auto kind = spec.also_sum == kStages ? core::GroupKind::pp : core::GroupKind::tp;
+  return mesh.group_size(kind) > 1 ? std::optional(kind) : std::nullopt;
+}
 
 core::Result<void> check_tensor_parts(const TrainingPlan& plan) {
   TRY(check_cut(plan));

@@ -10,6 +10,7 @@
 #include "actors/planes/step/declared_operations.hpp"
 #include "actors/planes/step/declared_order.hpp"
 #include "actors/planes/step/expert_options.hpp"
+#include "actors/planes/step/finalisation.hpp"
 #include "actors/planes/step/optimizer_step.hpp"
 #include "actors/planes/step/parameter_list.hpp"
 #include "actors/planes/step/pass_list.hpp"
@@ -129,17 +130,16 @@ class BucketPlanner {
       const bool whole = trainable && core::traits_of(optimizer.kind).takes_matrices_only();
       const bool is_spread = plan_.specs[index.value].is_expert && plan_.options.expert_ranks() > 1;
       const std::size_t domain = is_spread ? 1 : 0;
-      const bool sums = trainable && !plan_.specs[index.value].also_sum.empty() &&
-                        plan_.mesh.group_size(core::GroupKind::tp) > 1;
-      const auto also_sum = sums ? std::optional(core::GroupKind::tp) : std::nullopt;
+      const auto also_sum = group_of_sum(plan_.specs[index.value], plan_.mesh);
       const auto gathered = plan_.specs[index.value].gather_dtype;
+      const auto gradient = gradient_dtype_of(plan_.specs[index.value], plan_.options);
       auto found = std::find_if(plan_.buffers.begin(), plan_.buffers.end(), [&](const auto& b) {
-        return b.dtype == dtype && b.trainable == trainable && b.whole_matrices == whole &&
-               b.domain == domain && b.also_sum == also_sum && b.gathered == gathered &&
+        return b.dtype == dtype && b.gradient_dtype == gradient && b.trainable == trainable &&
+               b.whole_matrices == whole && b.domain == domain && b.also_sum == also_sum &&
+               b.gathered == gathered &&
                std::equal(b.states.begin(), b.states.end(), states.begin(), states.end());
       });
       if (found == plan_.buffers.end()) {
-        const auto gradient = plan_.options.gradients_in_parameter_dtype ? dtype : core::DType::f32;
         plan_.buffers.push_back(
             {dtype, gradient, {}, 0, states, whole, trainable, domain, also_sum, gathered});
         found = plan_.buffers.end() - 1;
@@ -309,6 +309,8 @@ core::Result<void> plan_inputs(TrainingPlan& plan, std::vector<core::UnitPass> p
   inputs.numerics = plan.options.numerics;
   inputs.lanes = plan.options.lanes;
   inputs.overlap = plan.options.overlap;
+  inputs.average_in_collective = plan.options.average_in_collective;
+  inputs.finish = finish_of(plan.options);
   inputs.verdict_elements = static_cast<std::int64_t>(verdict_words()) + expert_words(plan.options);
   inputs.optimizer_scratch_bytes = static_cast<std::int64_t>(optimizer_scratch_bytes(plan));
   inputs.parameter_credits = plan.options.gathered_units;
@@ -335,7 +337,7 @@ core::Result<void> plan_inputs(TrainingPlan& plan, std::vector<core::UnitPass> p
     inputs.classes.push_back(
         {.storage = buffer.dtype,
          .gradient = buffer.gradient_dtype,
-         .wire = core::sent_dtype(buffer.gradient_dtype, plan.options.wire_dtype),
+         .wire = wire_dtype_of(buffer.dtype, plan.options),
          .main = core::DType::f32,
          .domain = buffer.domain,
          .layout = buffer.whole_matrices ? core::LayoutPolicy::whole_parameter : core::LayoutPolicy::padded,
@@ -363,6 +365,7 @@ std::string describe(const TrainingPlan& plan) {
   if (o.loss_divisor != 1) text += fmt::format("\nloss divisor {}", o.loss_divisor);
   text += describe_experts(o);
   if (o.expert_parts() > 1) text += fmt::format("\nexpert tensor parallel {}", o.expert_tensor_parallel);
+  text += describe_finalisation(o);
   if (o.context_parallel > 1) text += fmt::format("\ncontext parallel {}", o.context_parallel);
   if (o.wire_dtype != core::DType::f32) text += fmt::format("\nwire dtype {}", core::name_of(o.wire_dtype));
   text += "\n" + core::describe(o.loss_scaling);
@@ -470,6 +473,7 @@ core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
   if (plan.options.lanes == 0) plan.options.lanes = sizes.dp;
   TRY(check_parameters(plan.specs));
   TRY(check_options(plan.options, sizes.dp));
+  TRY(check_finalisation(plan.options, plan.specs));
   TRY(check_experts(plan.options, sizes.dp));
   TRY(core::check(plan.options.loss_scaling));
   plan.groups = TRY(core::parameter_groups(plan.options, plan.specs));

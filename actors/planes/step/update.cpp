@@ -2,18 +2,32 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "actors/planes/step/data_plane_state.hpp"
 #include "actors/planes/step/optimizer_step.hpp"
 #include "actors/roles/machine.hpp"
 #include "core/errors.hpp"
+#include "core/indices.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::actors {
 
+namespace {
+
+RankProgram program_of(const TrainingPlan& plan, const DataPlane::Options& options) {
+  return options.program ? RankProgram(plan, options.rank, *options.program)
+                         : RankProgram(plan, options.rank);
+}
+
+}  // namespace
+
 DataPlane::State::State(gpu::Device& on, const TrainingPlan& planned, Options given)
-    : device(on), plan(planned), options(std::move(given)), program(planned, options.rank) {}
+    : device(on), plan(planned), options(std::move(given)), program(program_of(planned, options)) {
+  if (!options.launched) options.launched = [](core::Step, core::PlanEntryIndex) {};
+}
 
 core::Result<void> DataPlane::State::open() {
   arena = TRY(Arena::create(device, plan, program, options.collectives));
@@ -34,7 +48,11 @@ core::Result<void> DataPlane::State::open() {
       *event = TRY(device.create_event());
     }
   }
-  plan_sums();
+  const auto slots = program.program().credits[static_cast<std::size_t>(core::Pool::parameters)];
+  for (int slot = 0; slot < slots; ++slot) released.push_back(TRY(device.create_event()));
+  const core::Placements all_axes(plan.inputs.placements.gradients.size(), core::Placement::flat_shard);
+  for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size()))
+    measured.push_back(counted_in_norms(bucket, program.held(all_axes, bucket)));
 #ifdef NDEBUG
   poisons = device.kind() == gpu::DeviceKind::simulated;
 #else
@@ -43,13 +61,17 @@ core::Result<void> DataPlane::State::open() {
   return {};
 }
 
-std::vector<int> DataPlane::State::summed_slots(core::BucketIndex bucket, int round) const {
-  return is_ordered() ? program.stacks(bucket, round).merge.roots : std::vector<int>{0};
-}
-
 float DataPlane::State::scale() const {
   if (!plan.options.average) return 1.0F;
   return 1.0F / static_cast<float>(plan.options.lanes * plan.options.microbatches);
+}
+
+/// Collectives that average divide by their members.
+float DataPlane::State::scale_before(core::BucketIndex bucket) const {
+  if (!plan.options.average_in_collective) return scale();
+  const auto& sizes = plan.inputs.domains[plan.domain_of(bucket)].sizes;
+  const int members = std::accumulate(sizes.begin(), sizes.end(), 1, std::multiplies<>());
+  return static_cast<float>(members) / static_cast<float>(plan.options.lanes * plan.options.microbatches);
 }
 
 void DataPlane::State::adopt(core::BucketIndex bucket) {
@@ -127,7 +149,7 @@ void DataPlane::State::step_segment(core::BucketIndex bucket, const Segment& seg
 /// Whether the optimizer leaves the gradients that it reads as zeros, while they are in the cache.
 bool DataPlane::State::clears_with_update(core::BucketIndex bucket) const {
   if (program.reduces_each_round()) return false;
-  const auto slots = summed_slots(bucket, 0);
+  const auto slots = program.summed_slots(bucket, 0);
   return std::find(slots.begin(), slots.end(), 0) != slots.end();
 }
 
@@ -142,7 +164,7 @@ void DataPlane::State::clear_gradients(const StepShard& work) {
       if (range.size() > 0) gpu::zero(arena.gradients(work.bucket, slot, range), update.get());
     };
     if (work.commit) {
-      for (const int slot : summed_slots(work.bucket, 0)) {
+      for (const int slot : program.summed_slots(work.bucket, 0)) {
         if (slot > 0) clear(slot, whole);
       }
       if (!clears_with_update(work.bucket)) return;

@@ -47,6 +47,20 @@ Set number(std::optional<Number>& target, std::type_identity_t<core::Bounds<Numb
   };
 }
 
+/// Separated by commas.
+Set texts(std::vector<std::string>& target) {
+  return [&target](std::string_view value) -> Result<void> {
+    target.clear();
+    while (!value.empty()) {
+      const auto end = std::min(value.find(','), value.size());
+      if (end == 0) return core::fail(core::Errc::invalid_argument, "a name between two commas is empty");
+      target.emplace_back(value.substr(0, end));
+      value.remove_prefix(std::min(end + 1, value.size()));
+    }
+    return {};
+  };
+}
+
 Set mebibytes(std::uint64_t& target) {
   return [&target](std::string_view value) -> Result<void> {
     target = TRY(core::parse_number<std::uint64_t>(value, {1, std::uint64_t{1} << 30})) << 20;
@@ -199,10 +213,30 @@ std::vector<Option> options_of_recovery(troupe_options& options) {
   };
 }
 
+/// What is done about gradients at the end of a step.
+std::vector<Option> options_of_gradients(core::TrainingOptions& training) {
+  using core::UnusedParameters;
+  return {
+      {"f32-gradients",
+       "with gradients-in-parameter-dtype: names of parameters, as in *.norm.*,embedding, whose gradients "
+       "are f32",
+       texts(training.f32_gradients)},
+      {"average-in-collective",
+       "fast numerics: collectives divide by their members what they add: true or false",
+       flag(training.average_in_collective)},
+      {"unused-parameters", "what to do about a parameter without a gradient: refuse or zeros",
+       choice(training.unused_parameters,
+              {{"refuse", UnusedParameters::refuse}, {"zeros", UnusedParameters::zeros}})},
+      {"large-gradient-factor",
+       "warn of gradients whose norm is above so many times the largest of the first steps; 0: never",
+       number(training.large_gradient_factor, {0, 1e30})},
+      {"clip-norm", "global L2 norm to clip gradients at; 0: none", number(training.clip_norm, {0, 1e30})},
+  };
+}
+
 std::vector<Option> options_of(troupe_options& options) {
   auto& [world, session, parameters] = options;
   auto& training = session.training;
-  using core::UnusedParameters;
   std::vector<Option> all{
       {"strategy", "what is sharded: ddp, zero1, zero2, zero3, hsdp or hfsdp",
        named(training.strategy, core::strategy_from_name)},
@@ -245,10 +279,6 @@ std::vector<Option> options_of(troupe_options& options) {
        number(training.staging_elements, {0, kMost})},
       {"wire-dtype", "dtype in which gradients are sent: f32 or bf16",
        named(training.wire_dtype, core::dtype_from_name)},
-      {"unused-parameters", "what to do about a parameter without a gradient: refuse or zeros",
-       choice(training.unused_parameters,
-              {{"refuse", UnusedParameters::refuse}, {"zeros", UnusedParameters::zeros}})},
-      {"clip-norm", "global L2 norm to clip gradients at; 0: none", number(training.clip_norm, {0, 1e30})},
       {"device", "where tensors are: host, cuda or cuda:<index>",
        checked(world.device, gpu::check_device_name)},
       {"collectives", "back-end: automatic, shared_memory, gloo or nccl",
@@ -263,8 +293,8 @@ std::vector<Option> options_of(troupe_options& options) {
       {"join-seconds", "seconds after which a job that has not formed ends", seconds(session.join_deadline)},
       {"step-seconds", "seconds after which a collective counts as hung", seconds(session.step_deadline)},
   };
-  for (auto&& more :
-       {options_of(training.optimizer), options_of(training.loss_scaling), options_of_recovery(options)})
+  for (auto&& more : {options_of_gradients(training), options_of(training.optimizer),
+                      options_of(training.loss_scaling), options_of_recovery(options)})
     all.insert(all.end(), more.begin(), more.end());
   return all;
 }

@@ -105,8 +105,8 @@ troupe_status troupe_place(const troupe_options* options, int32_t* rank, int32_t
    keep the same values. */
 troupe_status troupe_options_set_part(troupe_options* options, uint32_t parameter, const int64_t* global_shape,
                                       const int64_t* offset, size_t axes, troupe_error* error);
-/* For tensor parallelism: each rank of the group, "tp", keeps the whole parameter and adds only its own part of the
-   gradient; the session sums the parts. Otherwise each adds the same gradient. */
+/* Each rank of the group, "tp" or "pp", keeps the whole parameter and adds only its own part of the gradient; the
+   session sums the parts. All stages have the one of "pp", with TROUPE_COPY on all but the first. */
 troupe_status troupe_options_set_also_sum(troupe_options* options, uint32_t parameter, const char* group,
                                           troupe_error* error);
 

@@ -103,7 +103,7 @@ TEST(ProgramFile, NamesTheFieldThatCannotBeRead) {
   EXPECT_EQ(spoilt([](Json& json) { json["sizes"] = "2"; }), "sizes: expected a list, found \"\"2\"\"");
   EXPECT_EQ(spoilt_program([](Json& json) { json.erase("lanes"); }), program + "lanes is missing");
   EXPECT_EQ(spoilt_program([](Json& json) { json["more"] = 1; }),
-            "programs[0].program has 16 fields, 15 are known");
+            "programs[0].program has 17 fields, 16 are known");
   EXPECT_EQ(spoilt_program([](Json& json) { json["rounds"] = 1.5; }),
             program + "rounds: expected a whole number that fits, found \"1.5\"");
   EXPECT_EQ(spoilt_program([](Json& json) { json["rounds"] = 3000000000U; }),

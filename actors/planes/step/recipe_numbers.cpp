@@ -1,0 +1,161 @@
+#include <algorithm>
+
+#include "actors/planes/step/rank_program.hpp"
+#include "core/errors.hpp"
+#include "core/program/exchange.hpp"
+
+namespace troupe::actors {
+
+namespace {
+
+/// In the order of members, each of which has one sum.
+RootSum one_after_another(std::int64_t members) {
+  RootSum sum;
+  for (int member = 0; member < members; ++member) {
+    sum.terms.push_back(static_cast<std::size_t>(member));
+    if (member > 0) sum.steps.push_back({0, member});
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::vector<int> RankProgram::summed_slots(core::BucketIndex bucket, int round) const {
+  return is_ordered() ? stacks(bucket, round).merge.roots : std::vector<int>{0};
+}
+
+bool RankProgram::rests(const PlannedLaunch& launch) const {
+  const auto& resting = program_.placements.gradients;
+  return reduces_each_round() && launch.entry.from != resting && launch.entry.to == resting;
+}
+
+void RankProgram::number(PlannedLaunch& launch) const {
+  launch.recipe = launch.round == 0 ? launch.entry.first : launch.entry.later;
+  if (launch.bucket) {
+    launch.from = held(launch.entry.from, *launch.bucket);
+    launch.to = held(launch.entry.to, *launch.bucket);
+  }
+  const auto& steps = recipe(launch);
+  if (!steps.each_chunk.empty()) launch.chunks = core::chunks_of(launch.entry);
+  for (const auto* some : {&steps.before, &steps.each_chunk, &steps.after}) {
+    for (const auto& step : *some) number(step, launch);
+  }
+}
+
+void RankProgram::number(const core::RecipeStep& step, PlannedLaunch& launch) const {
+  const auto& entry = launch.entry;
+  switch (step.action) {
+    case core::Action::cut_part: {
+      const auto most = std::max<std::int64_t>(core::chunk_elements(entry), 1);
+      launch.chunks = (launch.from.size() + most - 1) / most;
+      break;
+    }
+    case core::Action::cut_exchange:
+      for (std::int64_t member = 0; entry.elements > 0 && member < entry.counts.members(); ++member)
+        launch.arriving += static_cast<std::size_t>(entry.counts.of(member) / entry.elements);
+      break;
+    case core::Action::keep:
+      launch.held = sums_held(launch);
+      break;
+    case core::Action::send: {
+      launch.held = sums_held(launch);
+      const bool is_one = launch.held.size() == 1 && launch.chunks == 1 && entry.wire == core::DType::f32;
+      launch.sending = is_one ? Sending::as_it_is : Sending::packed;
+      if (launch.held.empty()) launch.sending = Sending::nothing;
+      break;
+    }
+    case core::Action::add_tree:
+      launch.rested = slots_rested(launch);
+      launch.sums = sums_left(launch);
+      break;
+    case core::Action::add_in_order:
+      launch.rested = slots_rested(launch);
+      launch.sums = {
+          one_after_another(static_cast<std::int64_t>(launch.rested.size()) + entry.counts.members())};
+      break;
+    case core::Action::add_members:
+      launch.sums = {one_after_another(entry.counts.members())};
+      break;
+    case core::Action::unpack_others: {
+      const auto place = static_cast<std::size_t>(launch.place);
+      const auto members = static_cast<std::size_t>(entry.counts.members());
+      if (place > 0) launch.others.emplace_back(0, place);
+      if (place + 1 < members) launch.others.emplace_back(place + 1, members);
+      break;
+    }
+    case core::Action::clear:
+      // Slots that were added to others are zeros already. Without a lane all of them are.
+      if (rounds_[static_cast<std::size_t>(launch.round)])
+        launch.cleared = summed_slots(*launch.bucket, launch.round);
+      break;
+    default:
+      break;
+  }
+}
+
+/// Each over the part of the bucket that this rank holds.
+std::vector<KeptSum> RankProgram::sums_held(const PlannedLaunch& launch) const {
+  const auto bucket = *launch.bucket;
+  const auto& resting = program_.placements.gradients;
+  const bool is_full = reduces_each_round() && launch.entry.from != resting;
+  const bool is_first = std::all_of(launch.entry.from.begin(), launch.entry.from.end(),
+                                    [](core::Placement p) { return p == core::Placement::partial; });
+  if (!is_ordered()) return {{is_full ? core::Place::full_gradients : core::Place::sums, 0}};
+  std::vector<KeptSum> sums;
+  const auto roots = core::roots_of(leaves_of(launch, launch.place), tree());
+  if (is_first) {
+    if (roots.empty()) return sums;
+    for (const int slot : summed_slots(bucket, launch.round))
+      sums.push_back({reduces_each_round() ? core::Place::full_gradients : core::Place::sums, slot});
+    CHECK(sums.size() == roots.size(), "a rank has summed as far as its lanes go");
+    return sums;
+  }
+  if (launch.entry.from == resting) {
+    for (const int slot : this->resting(bucket).slots_of(roots)) sums.push_back({core::Place::sums, slot});
+    return sums;
+  }
+  for (int root = 0; root < static_cast<int>(roots.size()); ++root) {
+    if (root == 0) sums.push_back({core::Place::sums, 0});
+    if (root > 0) sums.push_back({core::Place::carried, root - 1});
+  }
+  return sums;
+}
+
+std::vector<int> RankProgram::slots_rested(const PlannedLaunch& launch) const {
+  if (!rests(launch)) return {};
+  if (!is_ordered()) return std::vector<int>(launch.round > 0 ? 1 : 0);
+  return resting(*launch.bucket).slots_of(core::roots_of(before(*launch.bucket, launch.round), tree()));
+}
+
+/// Those of the tree over lanes that can be made of what rested here and of what arrives.
+std::vector<RootSum> RankProgram::sums_left(const PlannedLaunch& launch) const {
+  const auto bucket = *launch.bucket;
+  std::vector<core::LaneRange> blocks;
+  if (rests(launch)) blocks = before(bucket, launch.round);
+  for (int member = 0; member < launch.entry.counts.members(); ++member) {
+    const auto more = leaves_of(launch, member);
+    blocks.insert(blocks.end(), more.begin(), more.end());
+  }
+  const auto [order, merge, roots] = core::sort_and_merge(blocks, tree());
+  const auto slots = resting(bucket).slots_of(roots);
+  std::vector<RootSum> sums;
+  for (std::size_t root = 0; root < roots.size(); ++root) {
+    RootSum sum;
+    const auto place = static_cast<int>(root);
+    if (rests(launch)) sum.kept.slot = slots[root];
+    if (!rests(launch) && place > 0) sum.kept = {core::Place::carried, place - 1};
+    const auto first = merge.roots[root];
+    const auto end = root + 1 < roots.size() ? merge.roots[root + 1] : static_cast<int>(order.size());
+    for (int at = first; at < end; ++at)
+      sum.terms.push_back(static_cast<std::size_t>(order[static_cast<std::size_t>(at)]));
+    for (const auto& [destination, source] : merge.steps) {
+      if (destination >= first && destination < end)
+        sum.steps.push_back({destination - first, source - first});
+    }
+    sums.push_back(std::move(sum));
+  }
+  CHECK(!launch.last_reduction || sums.size() == 1, "the last exchange leaves the sum over all lanes");
+  return sums;
+}
+
+}  // namespace troupe::actors
