@@ -4,6 +4,9 @@
 #include <tl/expected.hpp>
 #include <type_traits>
 #include <utility>
+#include <vector>
+
+#include "core/ids.hpp"
 
 namespace troupe::core {
 
@@ -32,6 +35,7 @@ const char* to_string(Errc code) noexcept;
 struct Error {
   Errc code = Errc::internal;
   std::string message;
+  std::vector<Rank> missing = {};  ///< those that gave no sign before a deadline, where that is known
 
   friend bool operator==(const Error&, const Error&) = default;
 };

@@ -15,6 +15,8 @@ namespace {
 
 /// A call that other ranks have not made for so long is worth a word.
 constexpr auto kPatience = std::chrono::seconds(3);
+/// For ranks to tell of deadlines that passed at about the same time.
+constexpr auto kHearing = std::chrono::milliseconds(50);
 
 std::string different_settings(const std::vector<std::string>& ours, const std::vector<std::string>& theirs,
                                core::Rank rank) {
@@ -46,6 +48,7 @@ void CoordinatorMachine::start(Outbox& outbox) {
 }
 
 void CoordinatorMachine::timer(TimerId id, Outbox& outbox) {
+  if (id == kHearingTimer) return judge(outbox);
   if (id == kRollCallTimer) {
     const auto news = roll_call_.news();
     if (news.empty() || state_ != State::running) return;
@@ -130,6 +133,12 @@ void CoordinatorMachine::on(const messages::Join& join, Outbox& outbox) {
 }
 
 void CoordinatorMachine::on(const messages::RankFailed& failed, Outbox& outbox) {
+  if (state_ == State::running && failed.failure.code == core::Errc::timeout) {
+    late_.push_back(failed);
+    if (late_.size() == 1) outbox.arm(kHearingTimer, kHearing);
+    if (late_.size() == joined_.size()) judge(outbox);
+    return;
+  }
   if (state_ != State::forming || joined_.contains(failed.rank)) {
     fence(failed.rank, failed.failure, outbox);
     return;
@@ -186,6 +195,21 @@ void CoordinatorMachine::refuse(core::Error error, Outbox& outbox) {
   state_ = State::fenced;
   failure_ = messages::failure_of(error);
   tell_all(messages::Refused{failure_}, outbox);
+}
+
+void CoordinatorMachine::judge(Outbox& outbox) {
+  if (state_ != State::running || late_.empty()) return;
+  const auto has_spoken = [&](core::Rank rank) {
+    return std::ranges::any_of(late_, [&](const auto& failed) { return failed.rank == rank; });
+  };
+  const auto misses_a_silent_one = [&](const messages::RankFailed& failed) {
+    return std::ranges::any_of(failed.failure.missing, [&](auto rank) { return !has_spoken(rank); });
+  };
+  auto told = std::ranges::find_if(late_, misses_a_silent_one);
+  if (told == late_.end())
+    told = std::ranges::find_if(late_, [](const auto& failed) { return !failed.failure.missing.empty(); });
+  if (told == late_.end()) told = late_.begin();
+  fence(told->rank, told->failure, outbox);
 }
 
 void CoordinatorMachine::fence(core::Rank culprit, messages::Failure failure, Outbox& outbox) {

@@ -27,6 +27,10 @@ struct CoordinatorConfig {
 ///
 /// CD-1: no rank is welcomed before all ranks are here with the same plan and configuration. CD-2: after a
 /// fence no rank is welcomed, and every member is told the first culprit and its reason, once.
+///
+/// Ranks that wait for one another pass their deadlines one after the other, whoever it is that all wait for.
+/// So the first deadline is not believed before the others were heard, for a moment: a rank that has spoken
+/// is not the one that gives no sign.
 class CoordinatorMachine final : public Machine {
  public:
   explicit CoordinatorMachine(CoordinatorConfig config);
@@ -44,6 +48,7 @@ class CoordinatorMachine final : public Machine {
   enum class State : std::uint8_t { forming, running, fenced, closed };
   static constexpr TimerId kJoinTimer = 0;
   static constexpr TimerId kRollCallTimer = 1;
+  static constexpr TimerId kHearingTimer = 2;
 
   void on(const messages::Join& join, Outbox& outbox);
   void on(const messages::RankFailed& failed, Outbox& outbox);
@@ -57,6 +62,7 @@ class CoordinatorMachine final : public Machine {
   void compare(Outbox& outbox);
   void ask_for_plans(Outbox& outbox) const;
   void refuse(core::Error error, Outbox& outbox);
+  void judge(Outbox& outbox);
   void fence(core::Rank culprit, messages::Failure failure, Outbox& outbox);
   void tell_all(const messages::Message& message, Outbox& outbox) const;
 
@@ -67,7 +73,8 @@ class CoordinatorMachine final : public Machine {
   std::set<core::Rank> left_;
   RollCall roll_call_;
   std::map<core::Rank, messages::StepAccount> accounts_;  ///< of the step that is not committed
-  messages::Failure failure_;  ///< why the epoch has ended, or will end once all have joined
+  std::vector<messages::RankFailed> late_;  ///< whose deadlines have passed, while others are heard
+  messages::Failure failure_;               ///< why the epoch has ended, or will end once all have joined
   std::map<std::string, std::string> store_;
   std::vector<std::pair<messages::Address, messages::StoreGet>>
       waiting_gets_;  // at most one per rank and group

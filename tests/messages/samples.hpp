@@ -10,7 +10,7 @@ namespace troupe::messages {
 /// golden/write_golden.py lists the same values.
 inline std::vector<WireMessage> sample_messages() {
   using core::Rank, core::Step, core::WorldSize;
-  Failure failure{true, core::Errc::peer_lost, "rank 2 died"};
+  Failure failure{true, core::Errc::peer_lost, "rank 2 died", {core::Rank{2}, core::Rank{200}}};
   return {
       Join{Rank{1}, WorldSize{4}, 0xfedcba9876543210, "strategy=zero1", 3},
       PlanLines{Rank{1}, {"0 reduce_scatter dp", ""}},

@@ -63,10 +63,6 @@ TEST(SimulatedFaults, AHungRankEndsEveryRankAtTheDeadline) {
 
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const auto mesh = mesh_in_turn(4, seed);
-    // With copies, collectives of experts and of dense parameters wait for each other: the first whose time
-    // is up may be one between two ranks that are well.
-    const bool has_copies = mesh.strategy == core::Strategy::hsdp || mesh.strategy == core::Strategy::hfsdp;
-    if (mesh.experts > 1 && has_copies) continue;
     set_mesh(options.session.training, mesh);
     const core::Rank victim{static_cast<int>(seed % 4)};
     auto report = simulate_tiny(4, seed, options, {{SimulatedFault::Kind::hang, victim, at}}).report;

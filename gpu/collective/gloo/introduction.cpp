@@ -138,7 +138,7 @@ class Introduction {
 
   Result<void> call(int peer, Clock::time_point give_up) {
     while (!connection(peer).is_open()) {
-      if (Clock::now() >= give_up) return late(fmt::format("rank {}", rank(peer).value));
+      if (Clock::now() >= give_up) return late({rank(peer)});
       Descriptor attempt = TRY(reach(peer, give_up));
       // If this connection is closed, the peer had too many strangers connecting.
       std::string said;
@@ -146,7 +146,7 @@ class Introduction {
       std::optional<bool> heard;
       while (!(heard = hear(attempt, kSecretBytes, said))) {
         pollfd entry{attempt.get(), POLLIN, 0};
-        if (!wait_for({&entry, 1}, give_up)) return late(fmt::format("rank {}", rank(peer).value));
+        if (!wait_for({&entry, 1}, give_up)) return late({rank(peer)});
       }
       if (!*heard) continue;
       if (said != doorplate(self_).secret) {
@@ -184,7 +184,7 @@ class Introduction {
     int failure = connect(attempt.get(), found->ai_addr, found->ai_addrlen) == 0 ? 0 : errno;
     if (failure == EINPROGRESS) {
       pollfd entry{attempt.get(), POLLOUT, 0};
-      if (!wait_for({&entry, 1}, give_up)) return late(fmt::format("rank {}", rank(peer).value));
+      if (!wait_for({&entry, 1}, give_up)) return late({rank(peer)});
       socklen_t bytes = sizeof failure;
       if (getsockopt(attempt.get(), SOL_SOCKET, SO_ERROR, &failure, &bytes) != 0) failure = errno;
     }
@@ -202,7 +202,7 @@ class Introduction {
   Result<void> admit(Clock::time_point give_up) {
     std::vector<pollfd> entries{{door_.get(), POLLIN, 0}};
     for (const Caller& caller : callers_) entries.push_back({caller.connection.get(), POLLIN, 0});
-    if (!wait_for(entries, give_up)) return late(names_of_missing());
+    if (!wait_for(entries, give_up)) return late(silent());
     std::vector<Caller> still_there;
     for (Caller& caller : callers_) {
       if (!listen_to(caller)) still_there.push_back(std::move(caller));
@@ -243,24 +243,29 @@ class Introduction {
     return true;
   }
 
-  std::string names_of_missing() const {
-    std::string names;
+  std::vector<core::Rank> silent() const {
+    std::vector<core::Rank> ranks;
     for (int peer = self_ + 1; peer < size(); ++peer) {
-      if (connections_[static_cast<std::size_t>(peer)].is_open()) continue;
-      names += fmt::format("{}rank {}", names.empty() ? "" : ", ", rank(peer).value);
+      if (!connections_[static_cast<std::size_t>(peer)].is_open()) ranks.push_back(rank(peer));
     }
-    return names;
+    return ranks;
   }
 
-  tl::unexpected<core::Error> late(const std::string& missing) const {
+  tl::unexpected<core::Error> late(std::vector<core::Rank> silent_ranks) const {
     if (auto over = failure_.look()) return tl::unexpected(*std::move(over));
+    std::string names;
+    for (const auto each : silent_ranks)
+      names += fmt::format("{}rank {}", names.empty() ? "" : ", ", each.value);
     std::string strangers;
     if (turned_away_ > 0) {
       strangers = fmt::format("; {} connections of strangers were turned away", turned_away_);
     }
-    return core::fail(
-        Errc::timeout, "group '{}': the set-up did not end within {} ms: no sign of {}{}", group_.name,
-        std::chrono::duration_cast<std::chrono::milliseconds>(group_.deadline).count(), missing, strangers);
+    const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(group_.deadline).count();
+    return tl::unexpected(
+        core::Error{Errc::timeout,
+                    fmt::format("group '{}': the set-up did not end within {} ms: no sign of {}{}",
+                                group_.name, limit, names, strangers),
+                    std::move(silent_ranks)});
   }
 
   static constexpr std::size_t kMostCallers = 64;

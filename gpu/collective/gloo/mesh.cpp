@@ -419,7 +419,8 @@ Error GlooMesh::late(const OperationDeadline& deadline, int peer) const {
     return {Errc::timeout, fmt::format("group '{}': {}: nobody sent it", group_.name, deadline.passed())};
   const core::Rank rank = group_.members[static_cast<std::size_t>(peer)];
   return {Errc::timeout,
-          fmt::format("group '{}': {}: no sign of rank {}", group_.name, deadline.passed(), rank.value)};
+          fmt::format("group '{}': {}: no sign of rank {}", group_.name, deadline.passed(), rank.value),
+          {rank}};
 }
 
 Error GlooMesh::lost(const OperationDeadline& deadline, int peer, const std::string& text) const {

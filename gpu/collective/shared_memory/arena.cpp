@@ -128,11 +128,15 @@ Error Arena::lost(int peer) const {
 }
 
 Error Arena::late(const OperationDeadline& deadline, const std::function<bool(int)>& is_awaited) const {
+  std::vector<core::Rank> silent;
   std::string who;
   for (int peer = 0; peer < size(); ++peer) {
-    if (is_awaited(peer)) who += (who.empty() ? "" : ", ") + describe(peer);
+    if (!is_awaited(peer)) continue;
+    silent.push_back(group_.members[static_cast<std::size_t>(peer)]);
+    who += (who.empty() ? "" : ", ") + describe(peer);
   }
-  return {Errc::timeout, fmt::format("group '{}': {}: no sign of {}", group_.name, deadline.passed(), who)};
+  return {Errc::timeout, fmt::format("group '{}': {}: no sign of {}", group_.name, deadline.passed(), who),
+          std::move(silent)};
 }
 
 Error Arena::declare(Error error) {

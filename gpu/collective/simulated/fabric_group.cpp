@@ -218,16 +218,19 @@ void FabricGroup::expire() {
 
 Error FabricGroup::timeout_of(const MeetingKey& key, const Meeting& meeting,
                               const Operation& operation) const {
+  std::vector<core::Rank> silent;
   std::string who;
   for (const int index : missing(key, meeting)) {
     if (meeting.seen.contains(index) && !members_[static_cast<std::size_t>(index)].hung) continue;
-    who += fmt::format("{}{}", who.empty() ? "" : ", ", ranks_[static_cast<std::size_t>(index)].value);
+    silent.push_back(ranks_[static_cast<std::size_t>(index)]);
+    who += fmt::format("{}{}", who.empty() ? "" : ", ", silent.back().value);
   }
   return {Errc::timeout,
           fmt::format("group '{}': {} {} did not end within {} ms: {}", name_, name_of(operation.kind),
                       key.sequence,
                       std::chrono::duration_cast<std::chrono::milliseconds>(operation.deadline).count(),
-                      who.empty() ? "it still runs" : "no sign of rank " + who)};
+                      who.empty() ? "it still runs" : "no sign of rank " + who),
+          std::move(silent)};
 }
 
 }  // namespace troupe::gpu

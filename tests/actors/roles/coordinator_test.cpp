@@ -246,6 +246,56 @@ TEST(Coordinator, TellsEverybodyTheFirstCulpritOnce) {
   EXPECT_TRUE(second.empty());
 }
 
+messages::RankFailed late(int rank, std::string sentence, std::vector<Rank> missing = {}) {
+  return {Rank{rank}, {true, core::Errc::timeout, std::move(sentence), std::move(missing)}};
+}
+
+/// What the members are told after these deadlines, in this order, and the time of hearing; empty before
+/// that.
+std::string verdict_on(const std::vector<messages::RankFailed>& deadlines) {
+  CoordinatorMachine machine({WorldSize{4}});
+  MachineProbe probe(machine);
+  for (int rank = 0; rank < 4; ++rank) probe.say(Join{Rank{rank}, WorldSize{4}, 5, "a"});
+  for (const auto& deadline : deadlines) EXPECT_TRUE(sent<messages::Fence>(probe.say(deadline)).empty());
+  const auto fences = sent<messages::Fence>(probe.timer(2));
+  EXPECT_EQ(fences.size(), 4u);
+  EXPECT_TRUE(probe.timer(2).empty()) << "once";
+  return fences.empty() ? "" : fences[0].failure.message;
+}
+
+TEST(Coordinator, BelievesTheDeadlineThatNamesARankWhichGaveNone) {
+  const auto unnamed = late(0, "it still runs");
+  const auto innocent = late(2, "no sign of rank 1", {{1}});
+  const auto right = late(1, "no sign of rank 3", {{3}});
+  const auto several = late(0, "no sign of rank 1, 3", {{1}, {3}});
+
+  EXPECT_EQ(verdict_on({unnamed}), "it still runs");
+  EXPECT_EQ(verdict_on({unnamed, right}), "no sign of rank 3");
+  EXPECT_EQ(verdict_on({innocent, unnamed, right}), "no sign of rank 3");
+  EXPECT_EQ(verdict_on({right, innocent}), "no sign of rank 3");
+  EXPECT_EQ(verdict_on({innocent}), "no sign of rank 1") << "as far as is known";
+  EXPECT_EQ(verdict_on({unnamed, innocent, late(1, "it still runs")}), "no sign of rank 1")
+      << "better than none";
+  EXPECT_EQ(verdict_on({several, innocent}), "no sign of rank 1, 3");
+}
+
+TEST(Coordinator, HearsNobodyFurtherOnceAllHaveSpokenOrOneIsLost) {
+  for (const bool is_lost : {false, true}) {
+    CoordinatorMachine machine({WorldSize{2}});
+    MachineProbe probe(machine);
+    for (int rank : {0, 1}) probe.say(Join{Rank{rank}, WorldSize{2}, 5, "a"});
+    EXPECT_TRUE(sent<messages::Fence>(probe.say(late(0, "no sign of rank 1", {{1}}))).empty());
+
+    const auto told = sent<messages::Fence>(
+        is_lost ? probe.say(messages::PeerLost{Rank{1}, {true, core::Errc::peer_lost, "connection closed"}})
+                : probe.say(late(1, "no sign of rank 0", {{0}})));
+
+    ASSERT_EQ(told.size(), 2u);
+    EXPECT_EQ(told[0].failure.message, is_lost ? "connection closed" : "no sign of rank 1");
+    EXPECT_TRUE(probe.timer(2).empty());
+  }
+}
+
 TEST(Coordinator, ARankThatHasLeftMayCloseItsConnection) {
   CoordinatorMachine machine({WorldSize{2}});
   MachineProbe probe(machine);

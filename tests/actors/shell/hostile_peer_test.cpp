@@ -120,7 +120,7 @@ class HostilePeer : public ::testing::Test {
   void say(const Forged& forged) {
     std::vector<std::byte> bytes;
     auto put = [&bytes](int value) { bytes.push_back(static_cast<std::byte>(value)); };
-    for (int value : {0x96, 4, forged.tag, 6, 0x93, forged.from_rank, static_cast<int>(forged.from), 0, 0x93,
+    for (int value : {0x96, 5, forged.tag, 6, 0x93, forged.from_rank, static_cast<int>(forged.from), 0, 0x93,
                       0, static_cast<int>(forged.to), 0}) {
       put(value);
     }
@@ -144,7 +144,7 @@ class HostilePeer : public ::testing::Test {
 const std::vector<int> kVerdict = {0x92, 7, 0x95, 0xcb, 0x3f, 0xe0, 0, 0, 0, 0, 0, 0, 0, 0x90, 0x90, 0};
 // [rank, [true, 8, "x"]]: peer_lost.
 std::vector<int> failure_of_rank(int rank) {
-  return {0x92, rank, 0x93, 0xc3, 8, 0xc4, 1, 'x'};
+  return {0x92, rank, 0x94, 0xc3, 8, 0xc4, 1, 'x', 0x90};
 }
 
 TEST_F(HostilePeer, MayReportItsOwnFailure) {
@@ -199,8 +199,11 @@ TEST_F(HostilePeer, CannotEndTheRunOfAnother) {
 }
 
 TEST_F(HostilePeer, CannotSayThatAnothersFilesAreDurable) {
-  const auto reason = answer_to(
-      {40, 1, Role::checkpoint_writer, Role::checkpoint_writer, {0x94, 5, 1, 0x90, 0x93, 0xc2, 13, 0xc4, 0}});
+  const auto reason = answer_to({40,
+                                 1,
+                                 Role::checkpoint_writer,
+                                 Role::checkpoint_writer,
+                                 {0x94, 5, 1, 0x90, 0x94, 0xc2, 13, 0xc4, 0, 0x90}});
 
   EXPECT_THAT(ears_.heard(), ElementsAre());
   EXPECT_THAT(reason, HasSubstr("rank 1 sent FilesDurable from checkpoint_writer @ rank 1 to "

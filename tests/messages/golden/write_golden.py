@@ -9,11 +9,11 @@ are meant to change, and say so in the commit.
 import pathlib
 import struct
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 ROLE_GRADIENT_BUCKET, ROLE_COORDINATOR = 3, 5
 PEER_LOST = 8
-FAILURE = [True, PEER_LOST, b"rank 2 died"]
-NO_FAILURE = [False, 13, b""]
+FAILURE = [True, PEER_LOST, b"rank 2 died", [2, 200]]
+NO_FAILURE = [False, 13, b"", []]
 MESSAGES = [
     (15, "Join", [1, 4, 0xFEDCBA9876543210, b"strategy=zero1", 3]),
     (17, "PlanLines", [1, [b"0 reduce_scatter dp", b""]]),
