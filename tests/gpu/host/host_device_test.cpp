@@ -41,18 +41,18 @@ TEST_F(HostDevice, NamesTheThreadAfterItsStreamAsFarAsLinuxAllows) {
 
 TEST_F(HostDevice, ProvidesPagesAndKeepsWhatIsThere) {
   // No whole page at either end, and less than one.
-  const auto memory = device_->allocate(std::size_t{4} << 20).value();
-  auto bytes = memory.view().as<std::uint8_t>();
+  const auto pages = device_->allocate(std::size_t{4} << 20).value();
+  auto bytes = pages.view().as<std::uint8_t>();
   for (std::size_t i = 0; i < bytes.size(); i += 1000) bytes[i] = 7;
   for (const std::size_t first : {std::size_t{0}, std::size_t{1}, std::size_t{5000}}) {
     for (const std::size_t end : {bytes.size(), bytes.size() - 1, first + 10, first}) {
-      provide_pages(memory.view().subview(first, end - first));
+      provide_pages(pages.view().subview(first, end - first));
     }
   }
   provide_pages({});
 
   std::vector<unsigned char> is_there(bytes.size() / 4096);
-  ASSERT_EQ(mincore(memory.view().data, bytes.size(), is_there.data()), 0);
+  ASSERT_EQ(mincore(pages.view().data, bytes.size(), is_there.data()), 0);
   EXPECT_EQ(std::count_if(is_there.begin(), is_there.end(), [](auto page) { return (page & 1) == 0; }), 0);
   for (std::size_t i = 0; i < bytes.size(); ++i) ASSERT_EQ(bytes[i], i % 1000 == 0 ? 7 : 0) << i;
 }
