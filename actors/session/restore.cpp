@@ -322,8 +322,9 @@ core::Result<std::vector<core::KeySet>> Restore::all_requests(const std::string&
 /// Ranks that keep other parts of the model do not know this rank's parameters.
 core::Result<void> Restore::tell_requests(const std::string& attempt, const core::KeySet& keys) {
   const auto& options = in_.plan.options;
-  const bool tells = (options.pipeline_parallel > 1 || options.expert_ranks() > 1) &&
-                     in_.plan.first_of_part(in_.rank()) == in_.rank();
+  const bool tells =
+      (options.pipeline_parallel > 1 || options.expert_ranks() * options.expert_columns() > 1) &&
+      in_.plan.first_of_part(in_.rank()) == in_.rank();
   if (!tells || told_ == attempt) return {};
   core::Value::List list;
   for (const auto& key : keys) list.emplace_back(key);

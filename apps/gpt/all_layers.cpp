@@ -94,7 +94,7 @@ Result<void> AllLayers::warm_up() {
   AbsentPeers absent(options_.model.experts, options_.microbatch.rows() / options_.model.experts.members,
                      gradients.front());
   StepHooks hooks;
-  if (peers_) hooks.peers = &absent;
+  if (peers_ && peers_->passes() != nullptr) hooks.peers = &absent;
   TRY(model_->forward_backward(parameters, gradients, batch_.tokens(), batch_.targets(), hooks));
   TRY(model_->take_losses());
   model_->take_expert_tally();
@@ -110,7 +110,7 @@ Result<void> AllLayers::before_use(core::ParameterIndex parameter) {
 StepHooks AllLayers::reading() {
   StepHooks hooks;
   hooks.before_use = [this](std::size_t p) { return before_use({static_cast<std::uint32_t>(p)}); };
-  hooks.peers = peers_.get();
+  if (peers_) hooks.peers = peers_->passes();
   return hooks;
 }
 
@@ -123,8 +123,9 @@ Result<void> AllLayers::play_lanes() {
 
 Result<void> AllLayers::run_lane(core::Lane lane, const StepAverage& average) {
   TRY(session_->begin_lane(lane));
+  ExpertPeers* const peers = peers_ ? peers_->passes() : nullptr;
   for (std::uint32_t i = 0; i < gradients_.size(); ++i) {
-    const bool is_spread = peers_ != nullptr && model_->table().specs[i].is_expert;
+    const bool is_spread = peers != nullptr && model_->table().specs[i].is_expert;
     gradients_[i] = is_spread ? nullptr : TRY(session_->gradient_memory({i})).as<float>().data();
   }
   if (peers_) TRY(peers_->begin_lane());
@@ -137,7 +138,7 @@ Result<void> AllLayers::run_lane(core::Lane lane, const StepAverage& average) {
                         if (auto told = session_->gradient_ready(index(p)); !told && ready) ready = told;
                       },
                   .loss_scale = session_->loss_scale(),
-                  .peers = peers_.get()};
+                  .peers = peers};
   average.set(hooks);
   std::size_t targets = 0;
   const int microbatches = session_->training().microbatches;

@@ -89,7 +89,7 @@ Result<void> validate_experts(const ModelConfig& config) {
   TRY(core::validate(experts.router()));
   if (config.activation != Activation::swiglu)
     return fail(Errc::invalid_argument, "experts are gated; use the activation swiglu with them");
-  TRY(core::ExpertSpread::create(experts.count, experts.ranks, experts.parts));
+  TRY(core::ExpertSpread::create(experts.spread()));
   if (experts.place >= experts.ranks)
     return fail(Errc::invalid_argument,
                 "place {} of the ranks that experts are distributed over is not below their number {}",

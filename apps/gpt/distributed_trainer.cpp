@@ -64,7 +64,8 @@ Result<std::unique_ptr<DistributedTrainer>> DistributedTrainer::create(
     std::optional<std::size_t> device_bytes) {
   TrainerOptions options = of_job;
   options.model = TRY(model_of_rank(options.model, options.session.training, world.rank()));
-  if (options.model.experts.parts > 1 && world.device().kind() == gpu::DeviceKind::cuda)
+  if (options.model.experts.parts * options.model.experts.columns > 1 &&
+      world.device().kind() == gpu::DeviceKind::cuda)
     return core::fail(
         core::Errc::unavailable,
         "--expert-tensor-parallel {} with --tensor-parallel {}: on GPUs an expert is cut as its "

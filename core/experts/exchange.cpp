@@ -17,17 +17,17 @@ Result<ExpertOwners> ExpertOwners::create(std::size_t experts, std::size_t ranks
   return ExpertOwners{experts, ranks};
 }
 
-Result<ExpertSpread> ExpertSpread::create(std::size_t experts, std::size_t ranks, std::size_t parts) {
-  if (parts < 1 || ranks % parts != 0)
+Result<ExpertSpread> ExpertSpread::create(const ExpertSpread& spread) {
+  if (spread.parts < 1 || spread.ranks % spread.parts != 0)
     return fail(Errc::invalid_argument,
-                "{} parts of each expert cannot be on {} ranks alike; choose as many as divide them", parts,
-                ranks);
-  TRY(ExpertOwners::create(experts, ranks / parts));
-  return ExpertSpread{experts, ranks, parts};
+                "{} parts of each expert cannot be on {} ranks alike; choose as many as divide them",
+                spread.parts, spread.ranks);
+  TRY(ExpertOwners::create(spread.experts, spread.ranks / spread.parts * spread.columns));
+  return spread;
 }
 
 Dispatch dispatch_of_parts(const ExpertSpread& spread, const Dispatch& whole) {
-  if (spread.parts == 1) return whole;
+  if (spread.parts == 1 && spread.columns == 1) return whole;
   const auto parts = static_cast<std::int64_t>(spread.parts);
   Dispatch found;
   found.first_slot = {0};

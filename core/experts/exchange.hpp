@@ -25,25 +25,31 @@ struct ExpertOwners {
   std::size_t first(std::size_t rank) const { return rank * per_rank(); }
 };
 
-/// Distribution of experts of which each is in equal parts, on consecutive ranks: what is exchanged are rows
-/// of parts, which ExpertOwners knows as experts.
+/// Distribution of experts over the ranks of an expert-parallel group, each expert in equal parts, which are
+/// on consecutive ranks. Ranks that share a layer may form `columns`, with a group each and different
+/// experts: blocks of neighbouring experts are dealt to the columns in turn. What is exchanged in a column
+/// are rows of parts of its experts, which ExpertOwners knows as experts.
 struct ExpertSpread {
   std::size_t experts = 0;
   std::size_t ranks = 1;
   std::size_t parts = 1;
+  std::size_t columns = 1;
+  std::size_t column = 0;
 
-  /// Errc::invalid_argument unless the ranks have all parts of equally many experts.
-  static Result<ExpertSpread> create(std::size_t experts, std::size_t ranks, std::size_t parts);
+  /// Errc::invalid_argument unless the ranks of all columns have all parts of equally many experts.
+  static Result<ExpertSpread> create(const ExpertSpread& spread);
 
-  ExpertOwners owners() const { return {experts * parts, ranks}; }
-  std::size_t per_rank() const { return experts * parts / ranks; }
+  ExpertOwners owners() const { return {per_rank() * ranks, ranks}; }
+  std::size_t per_rank() const { return experts * parts / (ranks * columns); }
   /// The first expert of which a rank has a part.
-  std::size_t first(std::size_t rank) const { return rank / parts * per_rank(); }
-  /// The rank that has the first part of an expert.
-  std::size_t owner(std::size_t expert) const { return expert / per_rank() * parts; }
+  std::size_t first(std::size_t rank) const { return column * per_column() + rank / parts * per_rank(); }
+  /// The rank that has the first part of an expert, in its column.
+  std::size_t owner(std::size_t expert) const { return expert % per_column() / per_rank() * parts; }
+  std::size_t column_of(std::size_t expert) const { return expert / per_column(); }
+  std::size_t per_column() const { return experts / columns; }
 };
 
-/// Each choice becomes one for each part of its expert, of which there are then K * parts for a token.
+/// The choices of experts of the column, each once for each part of its expert: K * parts for a token.
 Dispatch dispatch_of_parts(const ExpertSpread& spread, const Dispatch& dispatch);
 
 /// What the ranks of an expert-parallel group have of a microbatch.

@@ -223,16 +223,22 @@ struct TrainingOptions {
   /// be a multiple of it. If it is greater, the lanes must be a multiple of the ranks with lanes of their
   /// own. Session::group() has "ep".
   int expert_parallel = 1;
-  /// Ranks that each expert is cut over: tensor_parallel, which 0 stands for, or a multiple of it. In the
-  /// latter case data-parallel neighbours keep different parts of the same experts
-  /// (ParameterSpec::global_shape), and the group "ep" has expert_ranks() members.
+  /// Ranks that each expert is cut over: as many as share a layer (0), or a multiple: then data-parallel
+  /// neighbours keep other parts of the same experts (ParameterSpec::global_shape). Or a divisor: then the
+  /// ranks that share a layer keep parts of different experts, under different names. Group "ep" has
+  /// expert_ranks() members.
   int expert_tensor_parallel = 0;
   /// Parts of an expert that are on different data-parallel ranks.
   int expert_parts() const {
-    return expert_tensor_parallel == 0 ? 1 : expert_tensor_parallel / tensor_parallel;
+    return expert_tensor_parallel > tensor_parallel ? expert_tensor_parallel / tensor_parallel : 1;
+  }
+  /// Groups of the ranks that share a layer, of which each keeps different experts.
+  int expert_columns() const {
+    const bool is_less = expert_tensor_parallel > 0 && expert_tensor_parallel < tensor_parallel;
+    return is_less ? tensor_parallel / expert_tensor_parallel : 1;
   }
   /// Consecutive data-parallel ranks that experts and their parts are distributed over.
-  int expert_ranks() const { return expert_parallel * expert_parts(); }
+  int expert_ranks() const { return expert_parallel * expert_parts() / expert_columns(); }
   /// For each layer of the model that all ranks have in common, pipeline stages included: Session::experts()
   /// has those with experts. A rank's experts of a layer are consecutive ones.
   std::vector<ExpertLayerOptions> experts{};

@@ -40,7 +40,8 @@ void add(std::vector<Cut>& all, Cut axes, int data_parallel) {
   axes.sequence = axes.tensor > 1 || axes.slices > 1;
   const bool has_copies = axes.strategy == Strategy::hsdp || axes.strategy == Strategy::hfsdp;
   const int copies = has_copies ? 2 : 1;
-  const int experts_over = axes.expert_parallel * std::max(axes.expert_tensor / axes.tensor, 1);
+  const int etp = axes.expert_tensor > 0 ? axes.expert_tensor : axes.tensor;
+  const int experts_over = axes.expert_parallel * etp / axes.tensor;
   if (data_parallel * axes.context % (experts_over * copies) != 0 || data_parallel % copies != 0) return;
   axes.copies = copies;
   all.push_back(axes);
@@ -107,17 +108,21 @@ std::vector<Cut> meshes_with_context(bool experts) {
   return all;
 }
 
-/// Meshes of a model whose experts are cut in two, and nothing else is but stages.
-std::vector<Cut> meshes_with_parts() {
+/// Meshes of a model whose experts are cut over another number of ranks than its layers: these in two and
+/// each expert whole, or the other way round.
+std::vector<Cut> meshes_with_parts(int tensor) {
   std::vector<Cut> all;
+  const int least = 3 - tensor;  // data-parallel ranks
   for (const auto strategy : kStrategies) {
-    for (const int data_parallel : {2, 4}) {
-      for (const int experts_over : {1, 2}) {
+    for (const int data_parallel : {least, 2 * least}) {
+      for (const int experts_over : {tensor, 2 * tensor}) {
+        if (data_parallel * tensor % experts_over != 0) continue;
         Cut axes;
         axes.experts = true;
+        axes.tensor = tensor;
         axes.strategy = strategy;
         axes.expert_parallel = experts_over;
-        axes.expert_tensor = 2;
+        axes.expert_tensor = 3 - tensor;
         add(all, axes, data_parallel);
         for (const auto& [schedule, chunks] : kSchedules) {
           if (has_to_wait(strategy, chunks)) continue;
@@ -193,13 +198,16 @@ std::vector<Family> families() {
   Cut parts;
   parts.experts = true;
   parts.ranks = parts.expert_tensor = 2;
+  Cut columns;
+  columns.experts = columns.sequence = true;
+  columns.ranks = columns.tensor = columns.expert_parallel = 2;
+  columns.expert_tensor = 1;
   Cut both = context;
   both.experts = both.capacity = true;
-  return {{"Experts", meshes_with_experts(), experts},
-          {"Context", meshes_with_context(false), context},
-          {"ContextOfExperts", meshes_with_context(true), both},
-          {"PartsOfExperts", meshes_with_parts(), parts},
-          {"Stages", meshes_with_stages(), {}}};
+  return {
+      {"Experts", meshes_with_experts(), experts},           {"Context", meshes_with_context(false), context},
+      {"ContextOfExperts", meshes_with_context(true), both}, {"PartsOfExperts", meshes_with_parts(1), parts},
+      {"ExpertsOfColumns", meshes_with_parts(2), columns},   {"Stages", meshes_with_stages(), {}}};
 }
 
 class AxesSwarm : public testing::TestWithParam<Family> {};

@@ -4,7 +4,8 @@
 
 #include "tests/gpt_pipeline/context_job.hpp"
 
-// Experts that are cut over more ranks than layers are: data-parallel neighbours have their other parts.
+// Experts that are cut over more ranks than layers are, so that data-parallel neighbours have their other
+// parts, or over fewer, so that the ranks that share a layer have different ones.
 
 namespace troupe::apps::gpt {
 namespace {
@@ -23,7 +24,8 @@ const Trained& one_rank(bool capacity, const Corpus& corpus) {
 /// The fewest ranks that have as many parts of everything.
 Cut plainest(const Cut& cut) {
   Cut found = cut;
-  found.stages = found.chunks = found.expert_parallel = found.copies = 1;
+  found.stages = found.chunks = found.copies = 1;
+  found.expert_parallel = std::max(cut.tensor / cut.expert_tensor, 1);
   found.schedule = ScheduleKind::one_f_one_b;
   found.strategy = Strategy::ddp;
   found.ranks = std::max(cut.expert_tensor, cut.tensor * cut.context);
@@ -54,6 +56,20 @@ std::vector<Cut> cuts_of_parts() {
           4);
       add({.strategy = strategy, .capacity = capacity, .context = 2, .expert_tensor = 2}, 2);
       add({.stages = 2, .strategy = strategy, .capacity = capacity, .expert_tensor = 2}, 2);
+      const Cut whole{
+          .strategy = strategy, .tensor = 2, .capacity = capacity, .expert_parallel = 2, .expert_tensor = 1};
+      add(whole, 1);
+      add(whole, 2);
+      Cut spread = whole;
+      spread.expert_parallel = 4;
+      add(spread, 2);
+      spread.stages = 2;
+      add(spread, 2);
+      Cut context = whole;
+      context.context = 2;
+      add(context, 1);
+      context.expert_parallel = 4;
+      add(context, 1);
     }
     add({.stages = 2,
          .schedule = ScheduleKind::zero_bubble,
@@ -68,6 +84,7 @@ std::vector<Cut> cuts_of_parts() {
 
 class ExpertParts : public testing::TestWithParam<Cut> {};
 
+// Covers reduce-11, reduce-12.
 TEST_P(ExpertParts, HaveTheBitsOfAsManyPartsAndTheLossesOfOneRank) {
   const TrainingText text;
   const Cut& cut = GetParam();
@@ -96,13 +113,16 @@ INSTANTIATE_TEST_SUITE_P(Cuts, ExpertParts, testing::ValuesIn(cuts_of_parts()),
 TEST(ExpertPartsOfAModel, BeginWithTheValuesOfOneRank) {
   const TrainingText text;
   const auto whole = run_context({.strategy = Strategy::ddp, .experts = true}, text.corpus(), 0)[0];
-  for (const Cut& cut : {Cut{.ranks = 2, .experts = true, .expert_tensor = 2},
-                         Cut{.ranks = 4, .tensor = 2, .sequence = true, .experts = true, .expert_tensor = 4},
-                         Cut{.ranks = 4,
-                         .strategy = Strategy::zero3,
-                         .experts = true,
-                         .expert_parallel = 2,
-                         .expert_tensor = 2}}) {
+  for (const Cut& cut :
+       {Cut{.ranks = 2, .experts = true, .expert_tensor = 2},
+        Cut{.ranks = 4, .tensor = 2, .sequence = true, .experts = true, .expert_tensor = 4},
+        Cut{.ranks = 2, .tensor = 2, .experts = true, .expert_parallel = 2, .expert_tensor = 1},
+        Cut{.ranks = 4, .tensor = 2, .experts = true, .expert_parallel = 4, .expert_tensor = 1},
+        Cut{.ranks = 4,
+        .strategy = Strategy::zero3,
+        .experts = true,
+        .expert_parallel = 2,
+        .expert_tensor = 2}}) {
     for (const auto& rank : run_context(cut, text.corpus(), 0))
       EXPECT_EQ(rank.parameters, whole.parameters) << cut.name();
   }
@@ -123,25 +143,31 @@ TEST(ExpertPartsOfAModel, AnswerAsOneRank) {
   };
   const auto whole = said_of({.strategy = Strategy::ddp, .experts = true})[0];
   const Cut pair{.ranks = 2, .strategy = Strategy::ddp, .experts = true, .expert_tensor = 2};
-  const auto expected = said_of(pair)[0];
-  EXPECT_NEAR(expected.evaluation, whole.evaluation, 1e-5 * whole.evaluation);
-  ASSERT_EQ(expected.exported.size(), whole.exported.size());
-  for (const Cut& cut :
-       {Cut{.ranks = 4,
-       .strategy = Strategy::zero3,
-       .experts = true,
-       .expert_parallel = 2,
-       .expert_tensor = 2},
-        Cut{.ranks = 4, .stages = 2, .strategy = Strategy::zero1, .experts = true, .expert_tensor = 2}}) {
-    for (const auto& rank : said_of(cut)) {
-      EXPECT_EQ(rank.evaluation, expected.evaluation) << cut.name();
-      EXPECT_EQ(rank.logits, expected.logits) << cut.name();
-      EXPECT_EQ(rank.parameters, expected.parameters) << cut.name();
+  const Cut both{
+      .ranks = 4, .strategy = Strategy::zero3, .experts = true, .expert_parallel = 2, .expert_tensor = 2};
+  const Cut stages{.ranks = 4, .stages = 2, .strategy = Strategy::zero1, .experts = true, .expert_tensor = 2};
+  const Cut columns{
+      .ranks = 2, .tensor = 2, .sequence = true, .experts = true, .expert_parallel = 2, .expert_tensor = 1};
+  Cut spread = columns;
+  spread.ranks = spread.expert_parallel = 4;
+  spread.strategy = Strategy::zero3;
+  for (const auto& [least, others] : {std::pair{pair, std::vector{both, stages}}, {columns, {spread}}}) {
+    const auto expected = said_of(least)[0];
+    EXPECT_NEAR(expected.evaluation, whole.evaluation, 1e-5 * whole.evaluation) << least.name();
+    ASSERT_EQ(expected.exported.size(), whole.exported.size());
+    for (const Cut& cut : others) {
+      const auto ranks = said_of(cut);
+      EXPECT_EQ(ranks[0].exported, expected.exported) << cut.name();
+      for (const auto& rank : ranks) {
+        EXPECT_EQ(rank.evaluation, expected.evaluation) << cut.name();
+        EXPECT_EQ(rank.logits, expected.logits) << cut.name();
+        EXPECT_EQ(rank.parameters, expected.parameters) << cut.name();
+      }
     }
   }
 }
 
-// Covers model-12.
+// Covers model-12, state-14.
 TEST(ExpertPartsOfAModel, GoOnFromCheckpointsOfAnyOtherMesh) {
   const TrainingText text;
   const Cut alone{.strategy = Strategy::ddp, .experts = true};
@@ -149,9 +175,15 @@ TEST(ExpertPartsOfAModel, GoOnFromCheckpointsOfAnyOtherMesh) {
   const Cut both{
       .ranks = 4, .strategy = Strategy::zero1, .experts = true, .expert_parallel = 2, .expert_tensor = 2};
   const Cut spread{.ranks = 2, .experts = true, .expert_parallel = 2};
+  const Cut whole{
+      .ranks = 2, .tensor = 2, .sequence = true, .experts = true, .expert_parallel = 2, .expert_tensor = 1};
   const auto& expected = one_rank(false, text.corpus());
-  for (const auto& [from, to] :
-       {std::pair{alone, pair}, {pair, alone}, {pair, both}, {both, spread}, {spread, both}}) {
+  for (const auto& [from, to] : {std::pair{alone, pair},
+                                 {pair, whole},
+                                 {whole, both},
+                                 {both, spread},
+                                 {spread, whole},
+                                 {whole, alone}}) {
     actors::SimulatedStorage disk({});
     run_context(from, text.corpus(), 3, &disk);
     for (const auto& rank : run_context(to, text.corpus(), 6, &disk)) {

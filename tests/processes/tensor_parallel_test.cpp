@@ -438,6 +438,12 @@ TEST_F(TensorParallel, ExportsTheModelOfOneRank) {
                       {"--experts", "4", "--expert-parallel", "2", "--expert-tensor-parallel", "2",
                        "--strategy", "zero3"},
                       "spread-parts") == parts);
+  std::vector<std::string> in_columns{"--experts",         "4", "--tensor-parallel",        "2",
+                                      "--expert-parallel", "2", "--expert-tensor-parallel", "1"};
+  const auto columns = command(2, in_columns, "columns");
+  ASSERT_EQ(columns.size(), experts.size());
+  in_columns.insert(in_columns.end(), {"--strategy", "zero3"});
+  EXPECT_TRUE(command(4, in_columns, "sharded-columns") == columns);
   const auto shared = command(2, {"--context-parallel", "2"}, "shared");
   ASSERT_EQ(shared.size(), sliced.size());
   EXPECT_TRUE(command(4, {"--context-parallel", "2", "--strategy", "zero3"}, "sharded-sequences") == shared);

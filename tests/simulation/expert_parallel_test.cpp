@@ -297,18 +297,19 @@ TEST(ExpertParallelOptions, ThatCannotBeAreRefused) {
       options.training.tensor_parallel = tp, options.training.expert_tensor_parallel = etp;
     };
   };
-  EXPECT_EQ(
-      refusal({8, 1}, with_parts(2, 3)),
-      "expert_tensor_parallel 3 with tensor_parallel 2: ranks that share a layer keep a part of each of its "
-      "experts; choose a multiple, or 0 for the same");
-  EXPECT_EQ(
-      refusal({8, 1}, with_parts(2, 1)),
-      "expert_tensor_parallel 1 with tensor_parallel 2: ranks that share a layer keep a part of each of its "
-      "experts; choose a multiple, or 0 for the same");
-  EXPECT_EQ(
-      refusal({8, 1}, with_parts(2, -2)),
-      "expert_tensor_parallel -2 with tensor_parallel 2: ranks that share a layer keep a part of each of its "
-      "experts; choose a multiple, or 0 for the same");
+  EXPECT_EQ(refusal({8, 1}, with_parts(2, 3)),
+            "expert_tensor_parallel 3 with tensor_parallel 2: choose two numbers of which one divides the "
+            "other, or 0 "
+            "for the same");
+  EXPECT_EQ(refusal({8, 1}, with_parts(2, -2)),
+            "expert_tensor_parallel -2 with tensor_parallel 2: choose two numbers of which one divides the "
+            "other, or "
+            "0 for the same");
+  EXPECT_EQ(refusal({8, 1}, with_parts(2, 1)),
+            "expert_tensor_parallel 1 with tensor_parallel 2: the ranks that share a layer keep different "
+            "experts in "
+            "2 groups, over which expert_parallel 1 cannot be distributed; choose a multiple of 2");
+  EXPECT_EQ(refusal({8, 2}, with_parts(2, 1)), "");
   EXPECT_EQ(
       refusal({8, 4}, with_parts(1, 4)),
       "expert_parallel 4 times 4 parts of each expert does not divide 8 data-parallel ranks; choose a number "

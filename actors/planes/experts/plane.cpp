@@ -77,8 +77,11 @@ Result<void> ExpertPlane::open() {
     const auto& given = plan_.options.experts[number];
     auto& layer = layers_[number];
     if (given.experts == 0) continue;
+    const auto& training = plan_.options;
     const core::ExpertSpread spread{given.experts, members.size(),
-                                    static_cast<std::size_t>(plan_.options.expert_parts())};
+                                    static_cast<std::size_t>(training.expert_parts()),
+                                    static_cast<std::size_t>(training.expert_columns()),
+                                    static_cast<std::size_t>(plan_.expert_column(options_.rank))};
     const auto most = TRY(core::most_expert_rows(
         spread,
         {.tokens = given.tokens, .choices = given.choices, .capacity_factor = given.capacity_factor}));

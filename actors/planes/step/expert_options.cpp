@@ -14,16 +14,19 @@ namespace {
 /// More would not fit into counts of any exchange, and most likely are a mistake.
 constexpr std::size_t kMostExperts = 1 << 16;
 
-core::Result<void> check_layer(const core::ExpertLayerOptions& layer, std::size_t number, int ranks,
-                               int parts) {
+core::Result<void> check_layer(const core::ExpertLayerOptions& layer, std::size_t number,
+                               const core::TrainingOptions& options) {
   const auto wrong = [&](const std::string& what) {
     return core::fail(core::Errc::invalid_argument, "layer {} of TrainingOptions::experts has {}", number,
                       what);
   };
   if (layer.experts > kMostExperts)
     return wrong(fmt::format("{} experts; at most {} are possible", layer.experts, kMostExperts));
-  const auto spread = TRY(core::ExpertSpread::create(layer.experts, static_cast<std::size_t>(ranks),
-                                                     static_cast<std::size_t>(parts)));
+  const auto spread =
+      TRY(core::ExpertSpread::create({.experts = layer.experts,
+                                      .ranks = static_cast<std::size_t>(options.expert_ranks()),
+                                      .parts = static_cast<std::size_t>(options.expert_parts()),
+                                      .columns = static_cast<std::size_t>(options.expert_columns())}));
   if (layer.choices < 1 || layer.choices > layer.experts) {
     return wrong(fmt::format("{} choices of a token among {} experts; give a number from 1 to that",
                              layer.choices, layer.experts));
@@ -62,20 +65,27 @@ std::string describe_experts(const core::TrainingOptions& options) {
 }
 
 core::Result<void> check_experts(const core::TrainingOptions& options, int groups) {
-  const int etp = options.expert_tensor_parallel;
-  if (etp < 0 || etp % options.tensor_parallel != 0) {
+  const int etp = options.expert_tensor_parallel, tp = options.tensor_parallel;
+  if (etp < 0 || (etp > 0 && etp % tp != 0 && tp % etp != 0)) {
     return core::fail(
         core::Errc::invalid_argument,
-        "expert_tensor_parallel {} with tensor_parallel {}: ranks that share a layer keep a part of "
-        "each of its experts; choose a multiple, or 0 for the same",
-        etp, options.tensor_parallel);
+        "expert_tensor_parallel {} with tensor_parallel {}: choose two numbers of which one divides "
+        "the other, or 0 for the same",
+        etp, tp);
+  }
+  if (options.expert_parallel % options.expert_columns() != 0) {
+    return core::fail(
+        core::Errc::invalid_argument,
+        "expert_tensor_parallel {} with tensor_parallel {}: the ranks that share a layer keep "
+        "different experts in {} groups, over which expert_parallel {} cannot be distributed; choose a "
+        "multiple of {}",
+        etp, tp, options.expert_columns(), options.expert_parallel, options.expert_columns());
   }
   const int ep = options.expert_ranks(), parts = options.expert_parts(), cp = options.context_parallel;
   const int data_parallel = groups * cp;
   const auto named = [&] {
-    return parts == 1 ? fmt::format("expert_parallel {}", ep)
-                      : fmt::format("expert_parallel {} times {} parts of each expert",
-                                    options.expert_parallel, parts);
+    if (parts == 1) return fmt::format("expert_parallel {}", ep);
+    return fmt::format("expert_parallel {} times {} parts of each expert", options.expert_parallel, parts);
   };
   if (ep < 1 || data_parallel % ep != 0) {
     return core::fail(core::Errc::invalid_argument,
@@ -83,7 +93,7 @@ core::Result<void> check_experts(const core::TrainingOptions& options, int group
                       data_parallel);
   }
   for (std::size_t layer = 0; layer < options.experts.size(); ++layer) {
-    if (options.experts[layer].experts > 0) TRY(check_layer(options.experts[layer], layer, ep, parts));
+    if (options.experts[layer].experts > 0) TRY(check_layer(options.experts[layer], layer, options));
   }
   if (ep == 1) return {};
   if (ep % cp != 0 && cp % ep != 0) {

@@ -96,7 +96,7 @@ std::vector<core::FlatPart> flat_parts(std::span<const core::ShardedTensor> part
 }  // namespace
 
 std::uint32_t home_of(const core::ParameterSpec& spec, const TrainingPlan& plan, core::Rank rank) {
-  const int ranks = plan.options.expert_ranks();
+  const int ranks = plan.options.expert_ranks() * plan.options.expert_columns();
   const bool is_spread = spec.is_expert && ranks > 1;
   if (spec.is_copy || (plan.options.pipeline_parallel == 1 && !is_spread)) return 0;
   // Ranks that have parts of the same experts are one home.

@@ -27,7 +27,8 @@ core::Result<void> check_cut(const TrainingPlan& plan) {
                         "tensor_parallel is 1",
                         spec.name);
     }
-    if (core::traits_of(plan.group_of(index).optimizer.kind).takes_matrices_only()) {
+    if (spec.global_shape != spec.shape &&
+        core::traits_of(plan.group_of(index).optimizer.kind).takes_matrices_only()) {
       return core::fail(
           core::Errc::invalid_argument,
           "parameter {} is a part of a matrix, and its optimizer steps whole ones only; give it a "

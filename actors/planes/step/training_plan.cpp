@@ -364,7 +364,8 @@ std::string describe(const TrainingPlan& plan) {
       static_cast<int>(o.unused_parameters), o.clip_norm);
   if (o.loss_divisor != 1) text += fmt::format("\nloss divisor {}", o.loss_divisor);
   text += describe_experts(o);
-  if (o.expert_parts() > 1) text += fmt::format("\nexpert tensor parallel {}", o.expert_tensor_parallel);
+  if (o.expert_parts() > 1 || o.expert_columns() > 1)
+    text += fmt::format("\nexpert tensor parallel {}", o.expert_tensor_parallel);
   text += describe_finalisation(o);
   if (o.context_parallel > 1) text += fmt::format("\ncontext parallel {}", o.context_parallel);
   if (o.wire_dtype != core::DType::f32) text += fmt::format("\nwire dtype {}", core::name_of(o.wire_dtype));
@@ -395,13 +396,22 @@ core::Rank TrainingPlan::first_alike(core::BucketIndex bucket, core::Rank rank) 
 int TrainingPlan::part_of_model(core::Rank rank) const {
   const auto owners = mesh.group(core::GroupKind::ep, rank);
   const auto place = std::find(owners.begin(), owners.end(), rank) - owners.begin();
-  return pipeline_stage(rank) * options.expert_ranks() + static_cast<int>(place);
+  const int part = pipeline_stage(rank) * options.expert_ranks() + static_cast<int>(place);
+  return part * options.expert_columns() + expert_column(rank);
 }
 
 core::Rank TrainingPlan::first_of_part(core::Rank rank) const {
   const bool spread = options.expert_ranks() > 1;
   const auto first = mesh.group(spread ? core::GroupKind::edp : core::GroupKind::tp_dp_cp, rank).front();
-  return mesh.group(core::GroupKind::tp, first).front();
+  const auto layer = mesh.group(core::GroupKind::tp, first);
+  const auto columns = static_cast<std::size_t>(options.expert_columns());
+  return layer[static_cast<std::size_t>(expert_column(rank)) * (layer.size() / columns)];
+}
+
+int TrainingPlan::expert_column(core::Rank rank) const {
+  const auto layer = mesh.group(core::GroupKind::tp, rank);
+  const auto place = std::find(layer.begin(), layer.end(), rank) - layer.begin();
+  return static_cast<int>(place) * options.expert_columns() / static_cast<int>(layer.size());
 }
 
 bool TrainingPlan::counts_in_norms(core::ParameterIndex parameter, core::Rank rank) const {

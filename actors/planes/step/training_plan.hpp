@@ -87,6 +87,8 @@ struct TrainingPlan {
   /// Ranks with the same number register the same parameters: those of a pipeline stage and, where experts
   /// are distributed over ranks, of the same experts.
   int part_of_model(core::Rank rank) const;
+  /// Which of the groups of the ranks that share a layer it is in, of which each has experts of its own.
+  int expert_column(core::Rank rank) const;
   /// The first rank with this one's part_of_model().
   core::Rank first_of_part(core::Rank rank) const;
   /// From 0, in the order of forward.

@@ -14,7 +14,7 @@ namespace {
 /// For each part of an expert its choice again.
 template <class T>
 void take_parts(const ExpertConfig& config, std::span<T> weights, ExpertRoutes& routes) {
-  if (config.parts == 1) return;
+  if (config.parts == 1 && config.columns == 1) return;
   for (std::size_t i = weights.size(); i-- > 0;) weights[i] = weights[i / config.parts];
   routes.dispatch = core::dispatch_of_parts(config.spread(), routes.dispatch);
 }

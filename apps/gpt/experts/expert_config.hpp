@@ -43,6 +43,10 @@ struct ExpertConfig {
   /// Parts of each expert that are on different ones of `ranks`: consecutive ones have the parts of the same
   /// experts, of which feed_forward is then the part's.
   std::size_t parts = 1;
+  /// Groups of the ranks that share a layer, of which each has other experts, and which of them this rank is
+  /// in: the sum over the ranks that share the layer adds what all of them make of a row.
+  std::size_t columns = 1;
+  std::size_t column = 0;
   /// For distributed experts: one product for the rows of all ranks instead of one for each rank. Gradients
   /// of all of them are added to one memory then, in another order than a rank alone has.
   bool grouped = false;
@@ -53,7 +57,7 @@ struct ExpertConfig {
   /// them from its session after each step, and by the models that it makes.
   std::shared_ptr<const std::vector<float>> biases;
 
-  core::ExpertSpread spread() const { return {count, ranks, parts}; }
+  core::ExpertSpread spread() const { return {count, ranks, parts, columns, column}; }
   core::ExpertOwners owners() const { return spread().owners(); }
   std::size_t part() const { return place % parts; }
   /// Rows that go out for each row: one for each part of each expert that it chose.

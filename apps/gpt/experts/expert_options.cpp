@@ -32,10 +32,8 @@ void add_expert_options(CLI::App& app, ExpertOptions& options) {
   add_number(app, "--expert-parallel", options.parallel, {1, 4096},
              "Ranks that the experts of each layer are distributed over")
       ->capture_default_str();
-  add_number(
-      app, "--expert-tensor-parallel", options.tensor_parallel, {0, 4096},
-      "Ranks that each expert is cut over: a multiple of --tensor-parallel, whose ranks are then followed by "
-      "data-parallel ones; 0: as --tensor-parallel")
+  add_number(app, "--expert-tensor-parallel", options.tensor_parallel, {0, 4096},
+             "Ranks that each expert is cut over, a multiple or a divisor of --tensor-parallel; 0: as that")
       ->capture_default_str();
 }
 

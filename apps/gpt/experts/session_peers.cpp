@@ -20,16 +20,14 @@ ParameterIndex index_of_parameter(std::size_t parameter) {
   return {static_cast<std::uint32_t>(parameter)};
 }
 
-/// The place of the first owner of each parameter of the whole model; that of a dense one is 0, and does not
-/// matter.
-std::vector<int> owners_of(const ParameterTable& whole, const core::ExpertSpread& spread) {
-  std::vector<int> found(whole.specs.size(), 0);
+/// The expert that each parameter of the whole model belongs to, if it does.
+std::vector<std::optional<std::size_t>> experts_of(const ParameterTable& whole) {
+  std::vector<std::optional<std::size_t>> found(whole.specs.size());
   for (const BlockParameters& block : whole.blocks) {
     if (!block.experts) continue;
     for (std::size_t e = 0; e < block.experts->experts.size(); ++e) {
       const ExpertWeights& weights = block.experts->experts[e];
-      for (const std::size_t parameter : {weights.gate, weights.up, weights.down})
-        found[parameter] = static_cast<int>(spread.owner(e));
+      for (const std::size_t parameter : {weights.gate, weights.up, weights.down}) found[parameter] = e;
     }
   }
   return found;
@@ -84,7 +82,11 @@ Result<ModelConfig> model_of_rank(ModelConfig config, const core::TrainingOption
         "--expert-tensor-parallel that divides it",
         parts, config.experts.feed_forward);
   config.experts.parts = parts;
-  config.experts.feed_forward /= parts;
+  config.experts.columns = static_cast<std::size_t>(training.expert_columns());
+  config.experts.column = static_cast<std::size_t>(rank.value % training.tensor_parallel) *
+                          config.experts.columns / static_cast<std::size_t>(training.tensor_parallel);
+  // A layer's share of this is then what the rank has.
+  config.experts.feed_forward = config.experts.feed_forward / parts * config.experts.columns;
   config.experts.ranks = static_cast<std::size_t>(std::max(training.expert_ranks(), 1));
   config.experts.members = static_cast<std::size_t>(std::max(training.context_parallel, 1));
   config.experts.grouped = training.numerics == core::Numerics::fast && config.experts.ranks > 1;
@@ -95,9 +97,9 @@ Result<ModelConfig> model_of_rank(ModelConfig config, const core::TrainingOption
 }
 
 ModelConfig model_of_all(ModelConfig config) {
-  config.experts.feed_forward *= config.experts.parts;
-  config.experts.ranks = config.experts.parts = 1;
-  config.experts.place = 0;
+  config.experts.feed_forward = config.experts.feed_forward * config.experts.parts / config.experts.columns;
+  config.experts.ranks = config.experts.parts = config.experts.columns = 1;
+  config.experts.place = config.experts.column = 0;
   return config;
 }
 
@@ -106,42 +108,57 @@ Result<std::unique_ptr<SessionPeers>> SessionPeers::create(actors::Session& sess
                                                            const ParameterTable& own,
                                                            const StageMemory& memory,
                                                            std::vector<std::size_t> places) {
-  if (session.training().expert_ranks() == 1) return std::unique_ptr<SessionPeers>{};
-  auto* const group = TRY(session.group("ep"));
+  const auto& training = session.training();
+  Groups groups;
+  if (training.expert_ranks() > 1) groups.experts = TRY(session.group("ep"));
+  if (training.expert_columns() > 1) groups.layer = TRY(session.group("tp"));
+  if (groups.experts == nullptr && groups.layer == nullptr) return std::unique_ptr<SessionPeers>{};
   if (places.empty()) {
     places.resize(own.specs.size());
     std::iota(places.begin(), places.end(), std::size_t{0});
   }
   return std::unique_ptr<SessionPeers>(
-      new SessionPeers(session, *group, config, own, memory, std::move(places)));
+      new SessionPeers(session, groups, config, own, memory, std::move(places)));
 }
 
-SessionPeers::SessionPeers(actors::Session& session, actors::TrainerGroup& group, const ModelConfig& config,
+SessionPeers::SessionPeers(actors::Session& session, const Groups& groups, const ModelConfig& config,
                            const ParameterTable& own, const StageMemory& memory,
                            std::vector<std::size_t> places)
     : session_(session),
-      group_(group),
+      groups_(groups),
       memory_(memory),
       places_(std::move(places)),
       whole_(model_of_first_parts(config), {}),
-      parts_(config.experts.parts),
-      owners_(owners_of(whole_table(), config.experts.spread())) {
-  std::map<std::string, std::size_t> kept;
-  for (const auto& spec : own.specs) {
-    kept[spec.name] = is_expert_.size();
-    is_expert_.push_back(spec.is_expert);
+      spread_(config.experts.spread()),
+      experts_(experts_of(whole_table())) {
+  for (const auto& spec : own.specs) is_expert_.push_back(spec.is_expert);
+  // A rank has those of its column that are in the place of others in theirs.
+  std::map<std::string, std::size_t> dense;
+  for (std::size_t i = 0; i < own.specs.size(); ++i) dense[own.specs[i].name] = i;
+  const auto& whole = whole_table();
+  for (const auto& spec : whole.specs) {
+    const auto found = dense.find(spec.name);
+    kept_.push_back(found == dense.end() || spec.is_expert ? std::nullopt : std::optional(found->second));
   }
-  for (const auto& spec : whole_table().specs) {
-    const auto found = kept.find(spec.name);
-    kept_.push_back(found == kept.end() ? std::nullopt : std::optional(found->second));
+  const std::size_t place = config.experts.place;
+  for (std::size_t layer = 0; layer < own.blocks.size(); ++layer) {
+    if (!own.blocks[layer].experts) continue;
+    const auto& here = own.blocks[layer].experts->experts;
+    const auto& all = whole.blocks[layer].experts->experts;
+    for (std::size_t e = 0; e < all.size(); ++e) {
+      if (spread_.owner(e) != place / spread_.parts * spread_.parts) continue;
+      const ExpertWeights& mine = here[e % here.size()];
+      kept_[all[e].gate] = mine.gate, kept_[all[e].up] = mine.up, kept_[all[e].down] = mine.down;
+    }
   }
 }
 
 Result<void> SessionPeers::begin_lane() {
   gradients_.assign(is_expert_.size(), {});
+  if (groups_.experts == nullptr) return {};
   for (std::size_t own = 0; own < places_.size(); ++own) {
     const std::size_t p = places_[own];
-    for (int source = 0; is_expert_[p] && source < group_.size(); ++source) {
+    for (int source = 0; is_expert_[p] && source < groups_.experts->size(); ++source) {
       const auto memory = TRY(session_.gradient_memory(index_of_parameter(own), source));
       gradients_[p].push_back(memory.as<float>().data());
     }
@@ -174,26 +191,40 @@ Result<std::span<const float>> SessionPeers::whole(std::size_t place, const Read
   if (kept_[place]) own = TRY(read(*kept_[place]));
   std::copy(own.begin(), own.end(), values_.begin());
   if (!spec.is_expert) return std::span<const float>(values_);
-  if (parts_ == 1) {
-    TRY(share(values_, owners_[place]));
-    return std::span<const float>(values_);
+  const std::size_t expert = *experts_[place];
+  const int owner = static_cast<int>(spread_.owner(expert));
+  if (spread_.parts == 1) {
+    TRY(share(groups_.experts, values_, owner));
+  } else {
+    TRY(take_parts(place, {own.begin(), own.end()}, owner));
   }
-  const std::vector<float> kept(own.begin(), own.end());
-  std::vector<float> of_owner(spec.elements());
-  for (std::size_t part = 0; part < parts_; ++part) {
-    std::copy(kept.begin(), kept.end(), of_owner.begin());
-    TRY(share(of_owner, owners_[place] + static_cast<int>(part)));
-    const PartLayout layout = whole_.layout(place, part);
-    for (std::int64_t run = 0; run < layout.runs; ++run) {
-      const auto first = layout.first + run * layout.stride;
-      std::copy_n(of_owner.begin() + first, layout.run, values_.begin() + first);
-    }
-  }
+  const int first = static_cast<int>(spread_.column_of(expert) * layer_ranks());
+  TRY(share(groups_.layer, values_, first));
   return std::span<const float>(values_);
 }
 
-/// What the owner has, with all ranks of the group.
-Result<void> SessionPeers::share(std::span<float> values, int owner) {
+std::size_t SessionPeers::layer_ranks() const {
+  return groups_.layer == nullptr ? 0 : static_cast<std::size_t>(groups_.layer->size()) / spread_.columns;
+}
+
+/// `kept` are the values of a whole expert of which this rank has a part, or none.
+Result<void> SessionPeers::take_parts(std::size_t place, const std::vector<float>& kept, int owner) {
+  std::vector<float> of_owner(values_.size());
+  const PartLayout layout = whole_.layout(place, 0);
+  for (std::size_t part = 0; part < spread_.parts; ++part) {
+    std::copy(kept.begin(), kept.end(), of_owner.begin());
+    TRY(share(groups_.experts, of_owner, owner + static_cast<int>(part)));
+    for (std::int64_t run = 0; run < layout.runs; ++run) {
+      const auto first = run * layout.stride + static_cast<std::int64_t>(part) * layout.run;
+      std::copy_n(of_owner.begin() + first, layout.run, values_.begin() + first);
+    }
+  }
+  return {};
+}
+
+/// What the owner has, on all ranks of a group, if there is one.
+Result<void> SessionPeers::share(actors::TrainerGroup* group, std::span<float> values, int owner) {
+  if (group == nullptr) return {};
   const auto all = std::as_writable_bytes(values);
   gpu::Buffer there;
   if (memory_.is_on_device()) {
@@ -201,7 +232,7 @@ Result<void> SessionPeers::share(std::span<float> values, int owner) {
     TRY(memory_.write(all, there.view()));
   }
   const auto shared = memory_.is_on_device() ? there.view() : gpu::view_of(all);
-  TRY(group_.wait(TRY(group_.broadcast(shared, DType::f32, owner))));
+  TRY(group->wait(TRY(group->broadcast(shared, DType::f32, owner))));
   if (memory_.is_on_device()) TRY(memory_.read(shared, all));
   return {};
 }

@@ -25,13 +25,16 @@ class SessionPeers final : public ExpertPeers {
  public:
   /// `own` is the table of this rank, whose parameters are those of its model or parts of them, and `places`
   /// says where in it each parameter of the session is; none: they are all of it. Passes compute in `memory`.
-  /// The session and the memory's device must outlive the peers. Null where no experts are distributed.
+  /// The session and the memory's device must outlive the peers. Null where every rank has all experts, or
+  /// the same parts of them as its layer.
   static core::Result<std::unique_ptr<SessionPeers>> create(actors::Session& session,
                                                             const ModelConfig& config,
                                                             const ParameterTable& own,
                                                             const StageMemory& memory,
                                                             std::vector<std::size_t> places = {});
 
+  /// For passes; null where all experts of this rank's column are here.
+  ExpertPeers* passes() { return groups_.experts == nullptr ? nullptr : this; }
   /// Learns where this lane's gradients go.
   core::Result<void> begin_lane();
 
@@ -51,21 +54,33 @@ class SessionPeers final : public ExpertPeers {
   core::Result<std::span<const float>> whole(std::size_t place, const Read& read);
 
  private:
-  SessionPeers(actors::Session& session, actors::TrainerGroup& group, const ModelConfig& config,
+  /// The ranks that share experts, and those that share layers, where they have different experts.
+  struct Groups {
+    actors::TrainerGroup* experts = nullptr;
+    actors::TrainerGroup* layer = nullptr;
+  };
+
+  SessionPeers(actors::Session& session, const Groups& groups, const ModelConfig& config,
                const ParameterTable& own, const StageMemory& memory, std::vector<std::size_t> places);
-  core::Result<void> share(std::span<float> values, int owner);
+  core::Result<void> share(actors::TrainerGroup* group, std::span<float> values, int owner);
+  core::Result<void> take_parts(std::size_t place, const std::vector<float>& kept, int owner);
+  /// Ranks of a column.
+  std::size_t layer_ranks() const;
 
   actors::Session& session_;
-  actors::TrainerGroup& group_;
+  Groups groups_;
   StageMemory memory_;
   actors::ExpertLayer* moving_ = nullptr;       ///< the layer whose rows moved last
   std::vector<bool> is_expert_;                 ///< each parameter of the table
   std::vector<std::size_t> places_;             ///< in the table, of each of the session
   std::vector<std::vector<float*>> gradients_;  ///< of each, by source; empty for others than experts
   SharedTable whole_;                           ///< all experts, and the first part of each
-  std::size_t parts_;
-  std::vector<int> owners_;                       ///< of the whole model's; of dense ones 0
-  std::vector<std::optional<std::size_t>> kept_;  ///< of the whole model's, where in the own table
+  core::ExpertSpread spread_;
+  std::vector<std::optional<std::size_t>>
+      experts_;  ///< of the whole model's parameters, which they belong to
+  /// Where in the own table each of the whole model's is, or the expert that has its place in this rank's
+  /// column.
+  std::vector<std::optional<std::size_t>> kept_;
   std::vector<float> values_;
 };
 

@@ -137,7 +137,7 @@ Result<void> PipelineTrainer::warm_up() {
   AbsentPeers absent(options_.model.experts, options_.microbatch.rows() / options_.model.experts.members,
                      gradients.front());
   StepHooks hooks;
-  if (peers_) hooks.peers = &absent;
+  if (peers_ && peers_->passes() != nullptr) hooks.peers = &absent;
   return run_all_chunks({parameters, gradients, hooks});
 }
 
@@ -216,7 +216,7 @@ Result<gpu::ConstBufferView> PipelineTrainer::parameter_memory(std::size_t place
 StepHooks PipelineTrainer::reading() {
   StepHooks hooks;
   hooks.before_use = [this](std::size_t place) { return before_use(place); };
-  hooks.peers = peers_.get();
+  if (peers_) hooks.peers = peers_->passes();
   return hooks;
 }
 
@@ -237,7 +237,7 @@ StepHooks PipelineTrainer::adding(const core::PipelinePass& done, int slot) {
   hooks.loss_scale = session_->loss_scale();
   average_.set(hooks);
   hooks.last_microbatch = lanes_->ends_lane(done.microbatch);
-  hooks.peers = peers_.get();
+  if (peers_) hooks.peers = peers_->passes();
   return hooks;
 }
 

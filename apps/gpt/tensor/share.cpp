@@ -61,7 +61,7 @@ ModelConfig config_of_share(const ModelConfig& config, std::size_t size) {
 namespace {
 
 ModelConfig with_whole_experts(ModelConfig config) {
-  config.experts.feed_forward *= config.experts.parts;
+  config.experts.feed_forward = config.experts.feed_forward * config.experts.parts / config.experts.columns;
   config.experts.ranks /= config.experts.parts;
   config.experts.place /= config.experts.parts;
   config.experts.parts = 1;
@@ -73,6 +73,7 @@ ModelConfig with_whole_experts(ModelConfig config) {
 SharedTable::SharedTable(const ModelConfig& config, const TensorShare& share)
     : share_(share),
       expert_part_(config.experts.part()),
+      columns_(config.experts.columns),
       whole_(parameter_table(with_whole_experts(config))),
       part_(parameter_table(config_of_share(config, share.size))) {}
 
@@ -87,7 +88,7 @@ SharedParameter SharedTable::at(std::size_t parameter) const {
         block.experts && (block.experts->router == parameter || block.experts->shared_gate == parameter);
     return of_heads || of_choices;
   };
-  found.also_sum = share_.size > 1 && !found.axis &&
+  found.also_sum = share_.size > 1 && !found.axis && !found.whole->is_expert &&
                    (share_.sequence || std::any_of(whole_.blocks.begin(), whole_.blocks.end(), sees_a_part));
   return found;
 }
@@ -110,10 +111,13 @@ void SharedTable::declare(std::span<core::ParameterSpec> specs) const {
     const SharedParameter shared = at(i);
     auto& spec = specs[i];
     if (shared.also_sum) spec.also_sum = "tp";
-    if (!shared.axis) continue;
+    // An expert that is whole here, and on no other rank that shares the layer.
+    const bool is_apart = columns_ > 1 && shared.whole->is_expert;
+    if (!shared.axis && !is_apart) continue;
     for (const std::size_t extent : shared.whole->shape)
       spec.global_shape.push_back(static_cast<std::int64_t>(extent));
     spec.offset.assign(spec.global_shape.size(), 0);
+    if (!shared.axis) continue;
     const std::size_t place = place_of(i, share_.index);
     spec.offset[*shared.axis] = static_cast<std::int64_t>(place * shared.part->shape[*shared.axis]);
   }

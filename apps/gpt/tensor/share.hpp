@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "apps/gpt/config.hpp"
@@ -70,6 +71,13 @@ class SharedTable {
   SharedParameter at(std::size_t parameter) const;
   /// For the part that the member with this index keeps.
   PartLayout layout(std::size_t parameter, std::size_t index) const;
+  /// The members whose parts form the parameter with this rank's: all, or for an expert those with the same
+  /// ones.
+  std::pair<std::size_t, std::size_t> members_of(std::size_t parameter) const {
+    if (!part_.specs[parameter].is_expert) return {0, share_.size};
+    const std::size_t ranks = share_.size / columns_, first = share_.index / ranks * ranks;
+    return {first, first + ranks};
+  }
 
   /// Adds to parameters as a session registers them, which have the part's shapes, what they are parts of,
   /// and which gradients are summed over the group.
@@ -79,11 +87,13 @@ class SharedTable {
   /// The number of the part that the member with this index keeps: experts that are cut over other ranks,
   /// too, have more parts, and those of one such rank's group follow each other.
   std::size_t place_of(std::size_t parameter, std::size_t index) const {
-    return index + (part_.specs[parameter].is_expert ? expert_part_ * share_.size : 0);
+    if (!part_.specs[parameter].is_expert) return index;
+    return index % (share_.size / columns_) + expert_part_ * share_.size;
   }
 
   TensorShare share_;
   std::size_t expert_part_;
+  std::size_t columns_;  ///< groups of the ranks, of which each has other experts
   ParameterTable whole_;
   ParameterTable part_;
 };

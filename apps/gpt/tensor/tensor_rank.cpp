@@ -53,7 +53,8 @@ Result<std::span<const float>> TensorRank::whole(std::size_t parameter, std::spa
   } else {
     TRY(group_.gather(part, gathered_, SessionTensorGroup::Counts(size, part.size())));
   }
-  for (std::size_t i = 0; i < size; ++i)
+  const auto [first, end] = table_.members_of(parameter);
+  for (std::size_t i = first; i < end; ++i)
     copy_from_part(table_.layout(parameter, i), gathered_.data() + i * part.size(), whole_.data());
   return std::span<const float>(whole_);
 }
