@@ -60,7 +60,8 @@ struct ActivationBytes {
 /// latents of compressed queries, keys and values count before and after their norms. Ranks that share layers
 /// have their part of Q, K, H and F and of the logits, and with `sequence_parallel` of everything else except
 /// the inputs of experts. Gradients in flight are those of one layer. The reference trainer keeps the same
-/// (apps/gpt/activations.hpp), and recomputes nothing. Sizes above a petabyte per part are given as one.
+/// (apps/gpt/model/activations.hpp), and recomputes nothing. Sizes above a petabyte per part are given as
+/// one.
 ActivationBytes activation_bytes(const ModelConfig& model, const MicrobatchShape& shape);
 
 /// For a pipeline stage, whose slots are each as large as its largest chunk.

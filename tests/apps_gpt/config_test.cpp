@@ -1,4 +1,4 @@
-#include "apps/gpt/config.hpp"
+#include "apps/gpt/model/config.hpp"
 #include "tests/support/words.hpp"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "apps/gpt/data.hpp"
+#include "apps/gpt/text/data.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

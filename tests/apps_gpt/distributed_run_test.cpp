@@ -1,4 +1,4 @@
-#include "apps/gpt/distributed_run.hpp"
+#include "apps/gpt/run/distributed_run.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "apps/gpt/local_trainer.hpp"
+#include "apps/gpt/run/local_trainer.hpp"
 
 #include <gtest/gtest.h>
 

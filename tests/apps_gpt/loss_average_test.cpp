@@ -1,4 +1,4 @@
-#include "apps/gpt/loss_average.hpp"
+#include "apps/gpt/options/loss_average.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "actors/simulation/simulation.hpp"
-#include "apps/gpt/distributed_trainer.hpp"
-#include "apps/gpt/local_trainer.hpp"
+#include "apps/gpt/run/distributed_trainer.hpp"
+#include "apps/gpt/run/local_trainer.hpp"
 #include "core/errors.hpp"
 #include "tests/apps_gpt/masked_text.hpp"
 #include "tests/apps_gpt/tensors.hpp"

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <string>
 
-#include "apps/gpt/data.hpp"
+#include "apps/gpt/text/data.hpp"
 #include "tests/apps_gpt/text_file.hpp"
 
 namespace troupe::apps::gpt {

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "apps/gpt/model.hpp"
+#include "apps/gpt/stage/model.hpp"
 #include "tests/apps_gpt/gradient_check.hpp"
 #include "tests/apps_gpt/tensors.hpp"
 

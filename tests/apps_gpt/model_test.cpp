@@ -1,4 +1,4 @@
-#include "apps/gpt/model.hpp"
+#include "apps/gpt/stage/model.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

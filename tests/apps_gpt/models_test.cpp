@@ -1,11 +1,11 @@
-#include "apps/gpt/models.hpp"
+#include "apps/gpt/stage/models.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "apps/gpt/model.hpp"
+#include "apps/gpt/stage/model.hpp"
 #include "gpu/host/host_device.hpp"
 #include "tests/apps_gpt/tensors.hpp"
 

@@ -1,9 +1,9 @@
-#include "apps/gpt/optimizer.hpp"
+#include "apps/gpt/model/optimizer.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "apps/gpt/distributed_trainer.hpp"
+#include "apps/gpt/run/distributed_trainer.hpp"
 #include "core/optimizer/parameter_groups.hpp"
 
 namespace troupe::apps::gpt {

@@ -1,4 +1,4 @@
-#include "apps/gpt/options.hpp"
+#include "apps/gpt/options/options.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "apps/gpt/parameters.hpp"
+#include "apps/gpt/model/parameters.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "apps/gpt/perplexity.hpp"
+#include "apps/gpt/text/perplexity.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

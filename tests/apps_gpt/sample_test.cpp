@@ -1,4 +1,4 @@
-#include "apps/gpt/sample.hpp"
+#include "apps/gpt/text/sample.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

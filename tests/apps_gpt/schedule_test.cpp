@@ -1,4 +1,4 @@
-#include "apps/gpt/schedule.hpp"
+#include "apps/gpt/model/schedule.hpp"
 
 #include <gtest/gtest.h>
 

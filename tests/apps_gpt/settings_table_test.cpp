@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "apps/command_line/command_line.hpp"
-#include "apps/gpt/options.hpp"
+#include "apps/gpt/options/options.hpp"
 #include "apps/gpt/pretrained/export_model.hpp"
 #include "core/errors.hpp"
 #include "core/random.hpp"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "apps/gpt/distributed_trainer.hpp"
+#include "apps/gpt/run/distributed_trainer.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {

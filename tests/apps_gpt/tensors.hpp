@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "apps/gpt/parameters.hpp"
+#include "apps/gpt/model/parameters.hpp"
 
 namespace troupe::apps::gpt {
 

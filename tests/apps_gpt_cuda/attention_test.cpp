@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "apps/gpt/context/sequence_part.hpp"
-#include "apps/gpt/cuda/kernels.hpp"
+#include "apps/gpt/kernels/kernels.hpp"
 #include "apps/gpt/layers/attention.hpp"
+#include "apps/gpt/model/sequence_part.hpp"
 #include "core/random.hpp"
 #include "tests/apps_gpt_cuda/test_gpu.hpp"
 

@@ -1,4 +1,4 @@
-#include "apps/gpt/cuda/kernels.hpp"
+#include "apps/gpt/kernels/kernels.hpp"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "apps/gpt/tensor/device_group.hpp"
+#include "apps/gpt/model/device_group.hpp"
 #include "tests/apps_gpt_cuda/on_gpu.hpp"
 
 namespace troupe::apps::gpt {

@@ -9,7 +9,7 @@
 
 #include "apps/gpt/cuda/cuda_model.hpp"
 #include "apps/gpt/layers/cross_entropy.hpp"
-#include "apps/gpt/model.hpp"
+#include "apps/gpt/stage/model.hpp"
 #include "core/random.hpp"
 #include "tests/apps_gpt/tensors.hpp"
 #include "tests/apps_gpt_cuda/test_gpu.hpp"

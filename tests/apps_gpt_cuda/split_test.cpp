@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/gpt/cuda/cuda_stage.hpp"
-#include "apps/gpt/pipeline/stage_model.hpp"
+#include "apps/gpt/stage/stage_model.hpp"
 #include "tests/apps_gpt_cuda/members.hpp"
 
 // Backwards in two halves. The stage has all layers here; of stages beside each other see tests/gpt_session.

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "apps/gpt/tensor/share.hpp"
-#include "apps/gpt/tensor/tensor_model.hpp"
+#include "apps/gpt/model/share.hpp"
+#include "apps/gpt/stage/tensor_model.hpp"
 #include "tests/apps_gpt/tensor/members.hpp"
 #include "tests/apps_gpt_cuda/members.hpp"
 

@@ -11,7 +11,7 @@
 #include <functional>
 #include <vector>
 
-#include "apps/gpt/cuda/element.cuh"
+#include "apps/gpt/kernels/element.cuh"
 #include "gpu/cuda/cuda_device.hpp"
 #include "gpu/kernels.hpp"
 

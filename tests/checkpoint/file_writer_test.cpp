@@ -1,4 +1,4 @@
-#include "apps/troupe/checkpoint/file_writer.hpp"
+#include "apps/files/file_writer.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "apps/troupe/checkpoint/model_directory.hpp"
+#include "apps/files/model_directory.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "apps/troupe/checkpoint/source.hpp"
+#include "apps/files/source.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <vector>
 
-#include "apps/gpt/cuda/blas_library.hpp"
-#include "apps/gpt/cuda/element.cuh"
+#include "apps/gpt/kernels/blas_library.hpp"
+#include "apps/gpt/kernels/element.cuh"
 #include "tests/cuda_emulation/block.hpp"
 #include "tests/cuda_emulation/emulated_machine.hpp"
 

@@ -1,7 +1,7 @@
 #include <map>
 #include <tuple>
 
-#include "apps/gpt/pipeline/pipeline_plan.hpp"
+#include "apps/gpt/rank/pipeline_plan.hpp"
 #include "tests/gpt_pipeline/pipeline_job.hpp"
 #include "tests/simulation/swarm_of_cuts.hpp"
 

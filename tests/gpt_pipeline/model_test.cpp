@@ -1,4 +1,4 @@
-#include "apps/gpt/pipeline/pipeline_plan.hpp"
+#include "apps/gpt/rank/pipeline_plan.hpp"
 #include "tests/gpt_pipeline/pipeline_job.hpp"
 
 namespace troupe::apps::gpt {

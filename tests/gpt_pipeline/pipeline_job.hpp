@@ -14,7 +14,7 @@
 
 #include "actors/simulation/simulation.hpp"
 #include "actors/world/simulation/storage.hpp"
-#include "apps/gpt/distributed_trainer.hpp"
+#include "apps/gpt/run/distributed_trainer.hpp"
 #include "core/errors.hpp"
 #include "tests/apps_gpt/text_file.hpp"
 #include "tests/support/scratch_folder.hpp"

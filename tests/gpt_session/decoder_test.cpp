@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/gpt/distributed_trainer.hpp"
 #include "apps/gpt/pretrained/export_model.hpp"
+#include "apps/gpt/run/distributed_trainer.hpp"
 #include "core/errors.hpp"
 #include "core/random.hpp"
 #include "tests/gpu_session/company.hpp"

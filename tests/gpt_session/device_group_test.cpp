@@ -1,11 +1,11 @@
-#include "apps/gpt/tensor/session_device_group.hpp"
+#include "apps/gpt/rank/session_device_group.hpp"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "actors/session/session.hpp"
-#include "apps/gpt/pipeline/stage_memory.hpp"
+#include "apps/gpt/stage/stage_memory.hpp"
 #include "core/convert.hpp"
 #include "core/errors.hpp"
 #include "tests/gpu_session/company.hpp"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/gpt/distributed_trainer.hpp"
+#include "apps/gpt/run/distributed_trainer.hpp"
 #include "core/errors.hpp"
 #include "tests/apps_gpt/text_file.hpp"
 #include "tests/gpu_session/company.hpp"

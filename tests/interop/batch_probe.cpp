@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-#include "apps/gpt/data.hpp"
+#include "apps/gpt/text/data.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "apps/command_line/pairs.hpp"
-#include "apps/gpt/model.hpp"
 #include "apps/gpt/pretrained/export_model.hpp"
 #include "apps/gpt/pretrained/pretrained_model.hpp"
+#include "apps/gpt/stage/model.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"
 

@@ -1,4 +1,4 @@
-#include "apps/troupe/cpu_quota.hpp"
+#include "apps/troupe/host/cpu_quota.hpp"
 
 #include <gtest/gtest.h>
 

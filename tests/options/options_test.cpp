@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "actors/world/exit_status.hpp"
-#include "apps/gpt/options.hpp"
+#include "apps/gpt/options/options.hpp"
 #include "apps/troupe/commands.hpp"
 #include "apps/troupe/launch/options.hpp"
 #include "tests/support/command.hpp"

@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "actors/planes/step/training_plan.hpp"
-#include "apps/gpt/distributed_trainer.hpp"
-#include "apps/gpt/models.hpp"
+#include "apps/gpt/run/distributed_trainer.hpp"
+#include "apps/gpt/stage/models.hpp"
 #include "apps/troupe/plan/capacity_report.hpp"
 #include "core/program/job_programs.hpp"
 #include "tests/plan/golden_model.hpp"

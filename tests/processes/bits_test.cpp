@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "actors/simulation/simulation.hpp"
-#include "apps/gpt/distributed_trainer.hpp"
+#include "apps/gpt/run/distributed_trainer.hpp"
 #include "core/errors.hpp"
 #include "tests/processes/gpt_job.hpp"
 #include "tests/processes/gpt_options.hpp"

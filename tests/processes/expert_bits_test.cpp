@@ -6,7 +6,7 @@
 
 #include "actors/simulation/simulation.hpp"
 #include "actors/world/simulation/storage.hpp"
-#include "apps/gpt/distributed_trainer.hpp"
+#include "apps/gpt/run/distributed_trainer.hpp"
 #include "core/errors.hpp"
 #include "tests/processes/gpt_job.hpp"
 #include "tests/processes/gpt_options.hpp"

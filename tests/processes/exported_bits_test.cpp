@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-#include "apps/gpt/initial_values.hpp"
+#include "apps/gpt/model/initial_values.hpp"
 #include "apps/gpt/pretrained/export_model.hpp"
 #include "tests/processes/gpt_job.hpp"
 

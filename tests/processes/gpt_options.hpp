@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "apps/gpt/optimizer.hpp"
-#include "apps/gpt/run_options.hpp"
+#include "apps/gpt/model/optimizer.hpp"
+#include "apps/gpt/options/run_options.hpp"
 
 namespace troupe::tests {
 

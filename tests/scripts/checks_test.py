@@ -51,12 +51,12 @@ class Layers(unittest.TestCase):
         self.refuses("posix/entropy.cpp", '"messages/codec.hpp"', "may include core, posix")
 
     def test_nobody_includes_tests(self):
-        self.refuses("apps/gpt/main.cpp", '"tests/support/a.hpp"', "may include")
+        self.refuses("apps/gpt/run/main.cpp", '"tests/support/a.hpp"', "may include")
         self.takes("tests/core/a_test.cpp", '"tests/support/a.hpp"')
 
     def test_apps_reach_cuda_through_the_device(self):
-        self.refuses("apps/gpt/main.cpp", '"gpu/cuda/device.hpp"', "gpu/device.hpp")
-        self.takes("apps/gpt/main.cpp", '"gpu/device.hpp"')
+        self.refuses("apps/gpt/run/main.cpp", '"gpu/cuda/device.hpp"', "gpu/device.hpp")
+        self.takes("apps/gpt/run/main.cpp", '"gpu/device.hpp"')
 
     def test_an_include_is_a_path_from_the_root(self):
         self.refuses("core/a.cpp", '"a.hpp"', "full path")
@@ -75,6 +75,20 @@ class Layers(unittest.TestCase):
         self.refuses("core/boxes/box.cpp", '"core/checkpoint/manifest.hpp"', "core/boxes may include core, not")
         self.refuses("core/dtype.cpp", '"core/plan/mesh.hpp"', "no other floor")
 
+    def test_a_trainers_model_knows_neither_its_options_nor_the_tool(self):
+        self.takes("apps/gpt/run/command.cpp", '"apps/gpt/options/options.hpp"')
+        self.refuses("apps/gpt/model/block.cpp", '"apps/gpt/options/run_options.hpp"', "apps/gpt/model may include")
+        self.refuses("apps/gpt/layers/rotary.hpp", '"apps/gpt/model/config.hpp"', "no other floor")
+        self.refuses("apps/gpt/pretrained/export_model.cpp", '"apps/troupe/checkpoint/show.hpp"', "apps/gpt may include")
+        self.refuses("apps/files/source.cpp", '"apps/troupe/checkpoint/show.hpp"', "apps/files may include")
+        self.takes("apps/troupe/launch/job.cpp", '"apps/troupe/host/host_facts.hpp"')
+
+    def test_only_what_chooses_among_back_ends_climbs_to_them(self):
+        self.takes("gpu/devices.cpp", '"gpu/host/host_device.hpp"')
+        self.refuses("gpu/device.hpp", '"gpu/host/host_device.hpp"', "no other floor")
+        self.takes("gpu/collective/open.cpp", '"gpu/collective/gloo/gloo_backend.hpp"')
+        self.refuses("gpu/collective/reduce.cpp", '"gpu/collective/gloo/mesh.hpp"', "no other floor")
+
     def test_the_table_of_floors_has_no_circle(self):
         for floors in layers.FLOORS.values():
             done = set()
@@ -87,7 +101,7 @@ class Layers(unittest.TestCase):
         self.takes("actors/shell/caf_seam.hpp", "<caf/actor.hpp>")
         self.refuses("actors/roles/conductor.cpp", "<caf/actor.hpp>", "CAF")
         self.refuses("actors/roles/work.hpp", "<caf/actor.hpp>", "CAF")
-        self.refuses("apps/gpt/main.cpp", "<caf/actor.hpp>", "CAF")
+        self.refuses("apps/gpt/run/main.cpp", "<caf/actor.hpp>", "CAF")
         self.refuses("actors/shell/caf_seam.hpp", "<caf/all.hpp>", "heavy")
 
     def test_asio_stays_in_the_world_and_the_launcher(self):
@@ -115,7 +129,7 @@ class Layers(unittest.TestCase):
         self.takes("actors/roles/conductor.hpp", "<vector>")
 
     def test_a_library_without_a_place_is_asked_about(self):
-        self.refuses("apps/gpt/main.cpp", "<Eigen/Dense>", "does not know")
+        self.refuses("apps/gpt/run/main.cpp", "<Eigen/Dense>", "does not know")
 
     def test_tests_may_use_every_library(self):
         self.takes("tests/actors/a_test.cpp", "<caf/actor.hpp>")
@@ -242,7 +256,7 @@ class Style(unittest.TestCase):
         for text in ("core::route<float>(router, logits, bias, choices);", "auto d = core::dispatch<T>(count, experts);",
                      "TRY(core::expert_capacity(tokens, choices, experts, factor))", "plan_exchange(owners, 0, counts, 9)",
                      "update_expert_bias(biases, counts, rate);", "chosen[e] += dropped[e];", "bias_[layer][e] -= rate;"):
-            for path in ("apps/gpt/experts/expert_layer.cpp", "actors/session/expert_layers.cpp", "core/plan/mesh.cpp"):
+            for path in ("apps/gpt/model/expert_layer.cpp", "actors/session/expert_layers.cpp", "core/plan/mesh.cpp"):
                 self.assertEqual(len(layers.violations(path, "// a line\n" + text)), 1, (path, text))
             for path in ("core/experts/decision.cpp", "actors/roles/expert_group.cpp", "actors/planes/experts/plane.cpp"):
                 self.assertEqual(layers.violations(path, text), [], (path, text))

@@ -8,8 +8,8 @@
 #include <tuple>
 
 #include "actors/simulation/simulation.hpp"
-#include "apps/gpt/distributed_trainer.hpp"
-#include "apps/gpt/experts/expert_options.hpp"
+#include "apps/gpt/options/expert_options.hpp"
+#include "apps/gpt/run/distributed_trainer.hpp"
 #include "core/errors.hpp"
 #include "tests/apps_gpt/masked_text.hpp"
 #include "tests/processes/gpt_job.hpp"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "apps/gpt/cuda/kernels.hpp"
+#include "apps/gpt/kernels/kernels.hpp"
 
 namespace troupe::apps::gpt {
 

@@ -5,10 +5,10 @@
 #include <limits>
 #include <vector>
 
-#include "apps/gpt/activations.hpp"
-#include "apps/gpt/cuda/element.cuh"
-#include "apps/gpt/cuda/experts/cuda_expert_activations.hpp"
-#include "apps/gpt/pipeline/model_part.hpp"
+#include "apps/gpt/cuda/cuda_expert_activations.hpp"
+#include "apps/gpt/kernels/element.cuh"
+#include "apps/gpt/model/activations.hpp"
+#include "apps/gpt/model/model_part.hpp"
 
 namespace troupe::apps::gpt {
 

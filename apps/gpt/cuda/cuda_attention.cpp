@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "apps/gpt/cuda/kernels.hpp"
-#include "apps/gpt/cuda/typed_elements.hpp"
+#include "apps/gpt/kernels/kernels.hpp"
+#include "apps/gpt/kernels/typed_elements.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {

@@ -3,7 +3,7 @@
 #include <cstddef>
 
 #include "apps/gpt/cuda/cuda_block.hpp"
-#include "apps/gpt/tensor/device_group.hpp"
+#include "apps/gpt/model/device_group.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps::gpt {

@@ -3,11 +3,11 @@
 #include <optional>
 
 #include "apps/gpt/cuda/cuda_attention.hpp"
+#include "apps/gpt/cuda/cuda_expert_layer.hpp"
 #include "apps/gpt/cuda/cuda_projection.hpp"
 #include "apps/gpt/cuda/cuda_tensor.hpp"
 #include "apps/gpt/cuda/cuda_weight_work.hpp"
-#include "apps/gpt/cuda/experts/cuda_expert_layer.hpp"
-#include "apps/gpt/cuda/kernels.hpp"
+#include "apps/gpt/kernels/kernels.hpp"
 #include "core/errors.hpp"
 #include "gpu/kernels.hpp"
 

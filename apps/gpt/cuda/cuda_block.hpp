@@ -6,10 +6,10 @@
 #include <span>
 #include <string_view>
 
-#include "apps/gpt/cuda/blas.hpp"
 #include "apps/gpt/cuda/cuda_activations.hpp"
-#include "apps/gpt/parameters.hpp"
-#include "apps/gpt/pass.hpp"
+#include "apps/gpt/kernels/blas.hpp"
+#include "apps/gpt/model/parameters.hpp"
+#include "apps/gpt/model/pass.hpp"
 #include "core/result.hpp"
 #include "gpu/stream.hpp"
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "apps/gpt/cuda/cuda_stage.hpp"
-#include "apps/gpt/cuda/kernels.hpp"
-#include "apps/gpt/pipeline/uncut_model.hpp"
+#include "apps/gpt/kernels/kernels.hpp"
+#include "apps/gpt/stage/uncut_model.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "apps/gpt/cuda/cuda_weight_work.hpp"
-#include "apps/gpt/tensor/rows.hpp"
+#include "apps/gpt/model/rows.hpp"
 
 namespace troupe::apps::gpt {
 

@@ -7,8 +7,8 @@
 #include "apps/gpt/cuda/cuda_activations.hpp"
 #include "apps/gpt/cuda/cuda_attention.hpp"
 #include "apps/gpt/cuda/cuda_tensor.hpp"
-#include "apps/gpt/pipeline/cut.hpp"
-#include "apps/gpt/pipeline/trainable_stage.hpp"
+#include "apps/gpt/stage/cut.hpp"
+#include "apps/gpt/stage/trainable_stage.hpp"
 
 namespace troupe::apps::gpt {
 

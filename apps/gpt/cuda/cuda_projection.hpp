@@ -6,7 +6,7 @@
 
 namespace troupe::apps::gpt {
 
-/// As in apps/gpt/projection.hpp, on a GPU.
+/// As in apps/gpt/model/projection.hpp, on a GPU.
 template <class E>
 core::Result<void> project(const CudaContext& context, const CudaPass<E>& pass, LinearShape shape,
                            std::size_t weight, const E* x, E* y, Write write = Write::overwrite) {

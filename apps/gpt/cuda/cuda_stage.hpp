@@ -3,9 +3,9 @@
 #include <memory>
 
 #include "apps/gpt/cuda/cuda_model.hpp"
-#include "apps/gpt/pipeline/cut.hpp"
-#include "apps/gpt/pipeline/trainable_stage.hpp"
-#include "apps/gpt/tensor/device_group.hpp"
+#include "apps/gpt/model/device_group.hpp"
+#include "apps/gpt/stage/cut.hpp"
+#include "apps/gpt/stage/trainable_stage.hpp"
 #include "gpu/device.hpp"
 
 namespace troupe::apps::gpt {

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "apps/gpt/cuda/cuda_projection.hpp"
-#include "apps/gpt/cuda/typed_elements.hpp"
-#include "apps/gpt/tensor/group.hpp"
-#include "apps/gpt/tensor/rows.hpp"
+#include "apps/gpt/kernels/typed_elements.hpp"
+#include "apps/gpt/model/group.hpp"
+#include "apps/gpt/model/rows.hpp"
 #include "core/errors.hpp"
 #include "gpu/kernels.hpp"
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "apps/gpt/cuda/cuda_block.hpp"
-#include "apps/gpt/cuda/kernels.hpp"
-#include "apps/gpt/tensor/device_group.hpp"
+#include "apps/gpt/kernels/kernels.hpp"
+#include "apps/gpt/model/device_group.hpp"
 #include "core/result.hpp"
 #include "gpu/buffer.hpp"
 

@@ -4,7 +4,7 @@
 
 #include "apps/gpt/cuda/cuda_activations.hpp"
 #include "apps/gpt/cuda/cuda_block.hpp"
-#include "apps/gpt/pipeline/weight_work.hpp"
+#include "apps/gpt/model/weight_work.hpp"
 #include "core/errors.hpp"
 #include "gpu/buffer.hpp"
 #include "gpu/kernels.hpp"

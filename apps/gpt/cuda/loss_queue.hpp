@@ -4,7 +4,7 @@
 #include <deque>
 #include <vector>
 
-#include "apps/gpt/pipeline/trainable_stage.hpp"
+#include "apps/gpt/stage/trainable_stage.hpp"
 #include "core/result.hpp"
 #include "gpu/device.hpp"
 

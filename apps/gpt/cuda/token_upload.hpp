@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "apps/gpt/cuda/cuda_activations.hpp"
-#include "apps/gpt/cuda/kernels.hpp"
+#include "apps/gpt/kernels/kernels.hpp"
 #include "core/result.hpp"
 #include "gpu/device.hpp"
 

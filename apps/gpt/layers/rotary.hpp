@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "apps/gpt/config.hpp"
+#include "apps/gpt/layers/rotary_scaling.hpp"
 
 namespace troupe::apps::gpt {
 

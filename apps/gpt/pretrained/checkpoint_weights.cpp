@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "actors/planes/checkpoint/reader.hpp"
-#include "apps/gpt/parameters.hpp"
-#include "apps/troupe/checkpoint/fused_experts.hpp"
-#include "apps/troupe/checkpoint/renaming.hpp"
+#include "apps/files/fused_experts.hpp"
+#include "apps/files/renaming.hpp"
+#include "apps/gpt/model/parameters.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {

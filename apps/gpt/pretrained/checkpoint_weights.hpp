@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
-#include "apps/gpt/config.hpp"
-#include "apps/gpt/initial_values.hpp"
-#include "apps/troupe/checkpoint/source.hpp"
+#include "apps/files/source.hpp"
+#include "apps/gpt/model/config.hpp"
+#include "apps/gpt/model/initial_values.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/result.hpp"
 

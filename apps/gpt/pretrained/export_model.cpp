@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "apps/troupe/checkpoint/file_writer.hpp"
-#include "apps/troupe/checkpoint/model_companions.hpp"
-#include "apps/troupe/checkpoint/staged_directory.hpp"
+#include "apps/files/file_writer.hpp"
+#include "apps/files/model_companions.hpp"
+#include "apps/files/staged_directory.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/convert.hpp"
 #include "core/errors.hpp"

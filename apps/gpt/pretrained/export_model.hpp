@@ -5,9 +5,9 @@
 #include <span>
 #include <string>
 
-#include "apps/gpt/parameters.hpp"
+#include "apps/files/model_companions.hpp"
+#include "apps/gpt/model/parameters.hpp"
 #include "apps/gpt/pretrained/pretrained_model.hpp"
-#include "apps/troupe/checkpoint/model_companions.hpp"
 #include "core/dtype.hpp"
 #include "core/element_range.hpp"
 #include "core/result.hpp"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/gpt/config.hpp"
+#include "apps/gpt/model/config.hpp"
 #include "core/dtype.hpp"
 #include "core/models/block_scales.hpp"
 #include "core/models/model_config.hpp"

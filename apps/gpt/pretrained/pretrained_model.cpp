@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "apps/command_line/say.hpp"
+#include "apps/files/scaled_matrix.hpp"
 #include "apps/gpt/pretrained/checkpoint_weights.hpp"
-#include "apps/troupe/checkpoint/scaled_matrix.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "apps/gpt/initial_values.hpp"
+#include "apps/files/model_directory.hpp"
+#include "apps/gpt/model/initial_values.hpp"
 #include "apps/gpt/pretrained/huggingface_config.hpp"
 #include "apps/gpt/text/text_codec.hpp"
-#include "apps/troupe/checkpoint/model_directory.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps::gpt {

@@ -50,8 +50,8 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 }
 
 /// One rank: what a layer with experts does but for the experts themselves, which give back what they get.
-/// Moves are those of apps/gpt/experts: tokens are read where they lie, and rows of this rank's own experts
-/// stay in their slots.
+/// Moves are those of apps/gpt/model/expert_layer.hpp: tokens are read where they lie, and rows of this
+/// rank's own experts stay in their slots.
 class MoeMember {
  public:
   static Result<std::unique_ptr<MoeMember>> create(const MoeBench& bench, gpu::Rendezvous& rendezvous,

@@ -13,9 +13,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "apps/files/optimizer_names.hpp"
+#include "apps/files/strided_files.hpp"
 #include "apps/troupe/checkpoint/numbered_parameters.hpp"
-#include "apps/troupe/checkpoint/optimizer_names.hpp"
-#include "apps/troupe/checkpoint/strided_files.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps {

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "apps/troupe/checkpoint/renaming.hpp"
-#include "apps/troupe/checkpoint/source.hpp"
+#include "apps/files/renaming.hpp"
+#include "apps/files/source.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {

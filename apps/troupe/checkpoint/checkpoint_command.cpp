@@ -8,14 +8,14 @@
 
 #include "apps/command_line/options.hpp"
 #include "apps/command_line/say.hpp"
+#include "apps/files/renaming.hpp"
+#include "apps/files/source.hpp"
+#include "apps/files/text.hpp"
 #include "apps/troupe/checkpoint/conversion_commands.hpp"
 #include "apps/troupe/checkpoint/diff.hpp"
 #include "apps/troupe/checkpoint/outcome.hpp"
 #include "apps/troupe/checkpoint/prune.hpp"
-#include "apps/troupe/checkpoint/renaming.hpp"
 #include "apps/troupe/checkpoint/show.hpp"
-#include "apps/troupe/checkpoint/source.hpp"
-#include "apps/troupe/checkpoint/text.hpp"
 #include "apps/troupe/checkpoint/verify.hpp"
 #include "core/errors.hpp"
 

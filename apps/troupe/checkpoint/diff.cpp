@@ -9,8 +9,8 @@
 #include <span>
 #include <utility>
 
-#include "apps/troupe/checkpoint/meter.hpp"
-#include "apps/troupe/checkpoint/text.hpp"
+#include "apps/files/meter.hpp"
+#include "apps/files/text.hpp"
 #include "core/convert.hpp"
 #include "core/element_range.hpp"
 #include "core/errors.hpp"

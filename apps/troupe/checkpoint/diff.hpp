@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/troupe/checkpoint/source.hpp"
+#include "apps/files/source.hpp"
 #include "core/boxes/box.hpp"
 #include "core/dtype.hpp"
 #include "core/result.hpp"

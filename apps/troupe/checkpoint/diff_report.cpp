@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/command_line/json_text.hpp"
+#include "apps/files/text.hpp"
 #include "apps/troupe/checkpoint/diff.hpp"
-#include "apps/troupe/checkpoint/text.hpp"
 
 namespace troupe::apps {
 

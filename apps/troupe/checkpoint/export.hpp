@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/troupe/checkpoint/model_companions.hpp"
-#include "apps/troupe/checkpoint/source.hpp"
+#include "apps/files/model_companions.hpp"
+#include "apps/files/source.hpp"
 #include "core/dtype.hpp"
 #include "core/result.hpp"
 

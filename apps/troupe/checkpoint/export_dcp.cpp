@@ -7,12 +7,12 @@
 #include <unordered_set>
 #include <utility>
 
-#include "apps/troupe/checkpoint/dcp_values.hpp"
+#include "apps/files/dcp_values.hpp"
+#include "apps/files/file_writer.hpp"
+#include "apps/files/meter.hpp"
+#include "apps/files/optimizer_names.hpp"
+#include "apps/files/staged_directory.hpp"
 #include "apps/troupe/checkpoint/export.hpp"
-#include "apps/troupe/checkpoint/file_writer.hpp"
-#include "apps/troupe/checkpoint/meter.hpp"
-#include "apps/troupe/checkpoint/optimizer_names.hpp"
-#include "apps/troupe/checkpoint/staged_directory.hpp"
 #include "core/errors.hpp"
 #include "core/interop/crc32.hpp"
 #include "core/interop/dcp_metadata.hpp"

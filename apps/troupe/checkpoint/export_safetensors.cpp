@@ -5,11 +5,11 @@
 #include <span>
 #include <utility>
 
+#include "apps/files/file_writer.hpp"
+#include "apps/files/meter.hpp"
+#include "apps/files/model_companions.hpp"
+#include "apps/files/staged_directory.hpp"
 #include "apps/troupe/checkpoint/export.hpp"
-#include "apps/troupe/checkpoint/file_writer.hpp"
-#include "apps/troupe/checkpoint/meter.hpp"
-#include "apps/troupe/checkpoint/model_companions.hpp"
-#include "apps/troupe/checkpoint/staged_directory.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/errors.hpp"
 #include "core/interop/huggingface.hpp"

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "apps/troupe/checkpoint/optimizer_names.hpp"
+#include "apps/files/optimizer_names.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 

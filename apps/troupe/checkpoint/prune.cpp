@@ -7,7 +7,7 @@
 
 #include "actors/world/storage/posix.hpp"
 #include "apps/command_line/json_text.hpp"
-#include "apps/troupe/checkpoint/staged_directory.hpp"
+#include "apps/files/staged_directory.hpp"
 #include "apps/troupe/checkpoint/verify.hpp"
 #include "core/errors.hpp"
 

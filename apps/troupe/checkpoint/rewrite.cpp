@@ -11,9 +11,9 @@
 
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/world/storage/posix.hpp"
-#include "apps/troupe/checkpoint/file_writer.hpp"
-#include "apps/troupe/checkpoint/meter.hpp"
-#include "apps/troupe/checkpoint/staged_directory.hpp"
+#include "apps/files/file_writer.hpp"
+#include "apps/files/meter.hpp"
+#include "apps/files/staged_directory.hpp"
 #include "core/checkpoint/save_plan.hpp"
 #include "core/disregard.hpp"
 #include "core/errors.hpp"

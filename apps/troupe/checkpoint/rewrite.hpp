@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "apps/troupe/checkpoint/source.hpp"
+#include "apps/files/source.hpp"
 #include "core/result.hpp"
 #include "core/values/value.hpp"
 

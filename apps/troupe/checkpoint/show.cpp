@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "apps/command_line/json_text.hpp"
-#include "apps/troupe/checkpoint/text.hpp"
+#include "apps/files/text.hpp"
 #include "core/checkpoint/values_text.hpp"
 #include "core/errors.hpp"
 #include "core/interop/dcp_metadata.hpp"

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "apps/troupe/checkpoint/source.hpp"
+#include "apps/files/source.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {

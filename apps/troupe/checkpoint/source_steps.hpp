@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "apps/troupe/checkpoint/source.hpp"
+#include "apps/files/source.hpp"
 
 namespace troupe::apps {
 

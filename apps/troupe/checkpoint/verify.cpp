@@ -12,8 +12,8 @@
 #include "actors/planes/checkpoint/reader.hpp"
 #include "actors/world/storage/posix.hpp"
 #include "apps/command_line/json_text.hpp"
-#include "apps/troupe/checkpoint/meter.hpp"
-#include "apps/troupe/checkpoint/text.hpp"
+#include "apps/files/meter.hpp"
+#include "apps/files/text.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps {

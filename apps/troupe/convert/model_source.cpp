@@ -6,8 +6,8 @@
 
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/planes/checkpoint/reader.hpp"
-#include "apps/troupe/checkpoint/model_directory.hpp"
-#include "apps/troupe/checkpoint/scaled_matrix.hpp"
+#include "apps/files/model_directory.hpp"
+#include "apps/files/scaled_matrix.hpp"
 #include "core/errors.hpp"
 #include "core/models/config_fields.hpp"
 #include "core/number.hpp"

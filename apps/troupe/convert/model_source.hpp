@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/troupe/checkpoint/source.hpp"
+#include "apps/files/source.hpp"
 #include "core/models/block_scales.hpp"
 #include "core/models/model_config.hpp"
 #include "core/models/weight_map.hpp"

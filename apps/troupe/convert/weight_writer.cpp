@@ -9,8 +9,8 @@
 
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/planes/checkpoint/reader.hpp"
-#include "apps/troupe/checkpoint/file_writer.hpp"
-#include "apps/troupe/checkpoint/scaled_matrix.hpp"
+#include "apps/files/file_writer.hpp"
+#include "apps/files/scaled_matrix.hpp"
 #include "core/checkpoint/json_cursor.hpp"
 #include "core/checkpoint/safetensors.hpp"
 #include "core/checkpoint/sealed_text.hpp"

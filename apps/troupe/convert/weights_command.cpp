@@ -13,7 +13,7 @@
 #include "actors/world/storage/posix.hpp"
 #include "apps/command_line/json_text.hpp"
 #include "apps/command_line/say.hpp"
-#include "apps/troupe/checkpoint/text.hpp"
+#include "apps/files/text.hpp"
 #include "core/errors.hpp"
 #include "core/interop/huggingface.hpp"
 #include "core/interop/torch_names.hpp"

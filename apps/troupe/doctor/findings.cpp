@@ -18,7 +18,7 @@
 #include "actors/world/engine.hpp"
 #include "actors/world/environment.hpp"
 #include "actors/world/host_identity.hpp"
-#include "apps/troupe/host_facts.hpp"
+#include "apps/troupe/host/host_facts.hpp"
 #include "core/version.hpp"
 #include "gpu/collective/nccl/library.hpp"
 #include "gpu/devices.hpp"

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "actors/world/endpoint.hpp"
-#include "apps/troupe/host_facts.hpp"
+#include "apps/troupe/host/host_facts.hpp"
 #include "posix/entropy.hpp"
 
 namespace troupe::apps {

@@ -18,7 +18,7 @@
 #include "actors/world/environment.hpp"
 #include "actors/world/exit_status.hpp"
 #include "actors/world/transport/authentication.hpp"
-#include "apps/troupe/host_facts.hpp"
+#include "apps/troupe/host/host_facts.hpp"
 #include "apps/troupe/launch/ports.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"

@@ -17,7 +17,7 @@
 #include "actors/world/loop_signals.hpp"
 #include "actors/world/own_address.hpp"
 #include "actors/world/process/posix.hpp"
-#include "apps/troupe/host_facts.hpp"
+#include "apps/troupe/host/host_facts.hpp"
 #include "apps/troupe/launch/nodes/follower.hpp"
 #include "apps/troupe/launch/nodes/journal.hpp"
 #include "apps/troupe/launch/nodes/leader.hpp"

@@ -9,7 +9,7 @@
 
 #include "actors/world/clock.hpp"
 #include "actors/world/process.hpp"
-#include "apps/troupe/host_facts.hpp"
+#include "apps/troupe/host/host_facts.hpp"
 #include "apps/troupe/launch/environment.hpp"
 #include "apps/troupe/launch/input.hpp"
 #include "apps/troupe/launch/rank_log.hpp"

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "apps/troupe/host_facts.hpp"
+#include "apps/troupe/host/host_facts.hpp"
 
 namespace troupe::apps {
 

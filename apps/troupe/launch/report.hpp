@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "actors/launch/node_agent.hpp"
-#include "apps/troupe/host_facts.hpp"
+#include "apps/troupe/host/host_facts.hpp"
 #include "apps/troupe/launch/job.hpp"
 
 namespace troupe::apps {

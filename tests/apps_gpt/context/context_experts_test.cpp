@@ -9,12 +9,12 @@
 #include <tuple>
 #include <vector>
 
-#include "apps/gpt/context/context_attention.hpp"
-#include "apps/gpt/context/context_model.hpp"
-#include "apps/gpt/experts/expert_tally.hpp"
 #include "apps/gpt/layers/cross_entropy.hpp"
-#include "apps/gpt/model.hpp"
-#include "apps/gpt/tensor/share.hpp"
+#include "apps/gpt/model/context_attention.hpp"
+#include "apps/gpt/model/expert_tally.hpp"
+#include "apps/gpt/model/share.hpp"
+#include "apps/gpt/stage/context_model.hpp"
+#include "apps/gpt/stage/model.hpp"
 #include "core/random.hpp"
 #include "tests/apps_gpt/gradient_check.hpp"
 #include "tests/apps_gpt/tensor/members.hpp"

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "apps/gpt/context/context_attention.hpp"
 #include "apps/gpt/layers/cross_entropy.hpp"
-#include "apps/gpt/model.hpp"
+#include "apps/gpt/model/context_attention.hpp"
+#include "apps/gpt/stage/model.hpp"
 #include "tests/apps_gpt/gradient_check.hpp"
 #include "tests/apps_gpt/tensor/members.hpp"
 #include "tests/apps_gpt/tensors.hpp"

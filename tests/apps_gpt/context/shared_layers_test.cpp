@@ -6,9 +6,9 @@
 #include <tuple>
 #include <vector>
 
-#include "apps/gpt/context/context_attention.hpp"
-#include "apps/gpt/model.hpp"
-#include "apps/gpt/tensor/share.hpp"
+#include "apps/gpt/model/context_attention.hpp"
+#include "apps/gpt/model/share.hpp"
+#include "apps/gpt/stage/model.hpp"
 #include "tests/apps_gpt/gradient_check.hpp"
 #include "tests/apps_gpt/tensor/members.hpp"
 #include "tests/apps_gpt/tensors.hpp"

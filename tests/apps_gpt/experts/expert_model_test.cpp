@@ -5,8 +5,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "apps/gpt/experts/expert_layer.hpp"
-#include "apps/gpt/model.hpp"
+#include "apps/gpt/model/expert_layer.hpp"
+#include "apps/gpt/stage/model.hpp"
 #include "tests/apps_gpt/gradient_check.hpp"
 #include "tests/apps_gpt/tensors.hpp"
 

@@ -1,4 +1,4 @@
-#include "apps/gpt/experts/expert_options.hpp"
+#include "apps/gpt/options/expert_options.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "apps/gpt/experts/session_peers.hpp"
+#include "apps/gpt/rank/session_peers.hpp"
 
 #include <gtest/gtest.h>
 

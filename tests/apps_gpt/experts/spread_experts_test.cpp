@@ -9,9 +9,9 @@
 #include <string>
 #include <thread>
 
-#include "apps/gpt/experts/expert_exchange.hpp"
-#include "apps/gpt/experts/expert_peers.hpp"
-#include "apps/gpt/model.hpp"
+#include "apps/gpt/model/expert_exchange.hpp"
+#include "apps/gpt/model/expert_peers.hpp"
+#include "apps/gpt/stage/model.hpp"
 #include "core/random.hpp"
 #include "tests/apps_gpt/tensors.hpp"
 

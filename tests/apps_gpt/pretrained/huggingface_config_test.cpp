@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "apps/troupe/checkpoint/model_companions.hpp"
+#include "apps/files/model_companions.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {

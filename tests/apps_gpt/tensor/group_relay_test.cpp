@@ -1,4 +1,4 @@
-#include "apps/gpt/tensor/group_relay.hpp"
+#include "apps/gpt/stage/group_relay.hpp"
 
 #include <gtest/gtest.h>
 

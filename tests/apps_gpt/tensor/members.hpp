@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "apps/gpt/activations.hpp"
-#include "apps/gpt/tensor/slice_group.hpp"
+#include "apps/gpt/model/activations.hpp"
+#include "apps/gpt/stage/slice_group.hpp"
 
 namespace troupe::apps::gpt {
 

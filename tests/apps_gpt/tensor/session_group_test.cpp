@@ -1,4 +1,4 @@
-#include "apps/gpt/tensor/session_group.hpp"
+#include "apps/gpt/rank/session_group.hpp"
 
 #include <gtest/gtest.h>
 

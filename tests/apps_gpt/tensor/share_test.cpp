@@ -1,4 +1,4 @@
-#include "apps/gpt/tensor/share.hpp"
+#include "apps/gpt/model/share.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/gpt/tensor/tensor_model.hpp"
-#include "apps/gpt/tensor/tensor_rank.hpp"
+#include "apps/gpt/rank/tensor_rank.hpp"
+#include "apps/gpt/stage/tensor_model.hpp"
 #include "tests/apps_gpt/tensor/members.hpp"
 
 namespace troupe::apps::gpt {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "apps/gpt/layers/cross_entropy.hpp"
-#include "apps/gpt/model.hpp"
-#include "apps/gpt/tensor/share.hpp"
+#include "apps/gpt/model/share.hpp"
+#include "apps/gpt/stage/model.hpp"
 #include "tests/apps_gpt/gradient_check.hpp"
 #include "tests/apps_gpt/tensor/members.hpp"
 #include "tests/apps_gpt/tensors.hpp"

@@ -1,11 +1,11 @@
-#include "apps/gpt/tensor/tensor_model.hpp"
+#include "apps/gpt/stage/tensor_model.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "apps/gpt/initial_values.hpp"
+#include "apps/gpt/model/initial_values.hpp"
 #include "tests/apps_gpt/tensor/members.hpp"
 
 namespace troupe::apps::gpt {

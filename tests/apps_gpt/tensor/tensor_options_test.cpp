@@ -1,11 +1,11 @@
-#include "apps/gpt/tensor/tensor_options.hpp"
+#include "apps/gpt/options/tensor_options.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
 
-#include "apps/gpt/options.hpp"
+#include "apps/gpt/options/options.hpp"
 
 namespace troupe::apps::gpt {
 namespace {

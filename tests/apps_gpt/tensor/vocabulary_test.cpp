@@ -1,4 +1,4 @@
-#include "apps/gpt/tensor/vocabulary.hpp"
+#include "apps/gpt/model/vocabulary.hpp"
 
 #include <gtest/gtest.h>
 

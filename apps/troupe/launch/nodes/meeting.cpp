@@ -11,7 +11,7 @@
 
 #include "actors/world/endpoint.hpp"
 #include "actors/world/own_address.hpp"
-#include "apps/troupe/host_facts.hpp"
+#include "apps/troupe/host/host_facts.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"
 

@@ -1,0 +1,147 @@
+#include "apps/gpt/cuda/expert_desk.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "apps/gpt/kernels/element.cuh"
+#include "core/errors.hpp"
+#include "gpu/kernels.hpp"
+
+namespace troupe::apps::gpt {
+
+using core::Result;
+
+namespace {
+
+constexpr auto kDeadline = std::chrono::minutes(10);
+
+std::int32_t narrow(std::int64_t place) {
+  return static_cast<std::int32_t>(place);
+}
+
+// Hands out consecutive pieces of pinned memory, and copies each to its destination.
+class Sender {
+ public:
+  Sender(gpu::BufferView memory, gpu::StreamView stream) : memory_(memory), stream_(stream) {}
+
+  template <class To, class From, class Convert>
+  void send(std::span<const From> values, To* to, const Convert& convert) {
+    const std::size_t bytes = values.size() * sizeof(To);
+    if (bytes == 0) return;
+    const auto piece = memory_.subview(used_, bytes);
+    std::transform(values.begin(), values.end(), piece.template as<To>().begin(), convert);
+    gpu::copy(piece, {reinterpret_cast<std::byte*>(to), bytes}, stream_);
+    used_ += (bytes + 15) / 16 * 16;
+  }
+
+ private:
+  gpu::BufferView memory_;
+  gpu::StreamView stream_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace
+
+Result<ExpertDesk> ExpertDesk::create(gpu::Device& device, const ExpertConfig& config, std::size_t layers,
+                                      std::size_t rows, std::size_t members) {
+  ExpertDesk desk(config, layers);
+  const std::size_t scores = rows * std::max(config.count, config.choices) * sizeof(float);
+  desk.down_ = TRY(device.allocate_staging(members * scores));
+  desk.up_ = TRY(
+      device.allocate_staging(std::max(scores, rows * config.choices * (2 * sizeof(std::int32_t) + 4)) + 64));
+  if (config.ranks > 1 && config.grouped)
+    desk.groups_ = TRY(device.allocate_staging(2 * (config.most_rows(rows) * sizeof(std::int32_t) + 16)));
+  desk.losses_ = TRY(device.allocate_staging(layers * sizeof(double)));
+  desk.copied_ = TRY(device.create_event());
+  return desk;
+}
+
+Result<void> ExpertDesk::fetch(const float* from, std::span<float> to, gpu::StreamView stream) {
+  const auto memory = down_.view().subview(0, to.size_bytes());
+  gpu::copy({reinterpret_cast<const std::byte*>(from), to.size_bytes()}, memory, stream);
+  stream->record(copied_.get());
+  TRY(copied_->wait(kDeadline));
+  std::memcpy(to.data(), memory.data, to.size_bytes());
+  return {};
+}
+
+core::RouterRows<float> ExpertDesk::rows_of(std::size_t layer, std::size_t rows) {
+  auto &logits = logits_[layer], &weights = weights_[layer];
+  logits.resize(rows * config_.count), weights.resize(rows * config_.choices);
+  return {config_.rule(), config_.biases_of(layer), logits, weights};
+}
+
+Result<void> ExpertDesk::choose(std::size_t layer, std::size_t rows, const float* logits,
+                                double router_factor, const ExpertMemory& memory, gpu::StreamView stream) {
+  const auto own = rows_of(layer, rows);
+  TRY(fetch(logits, logits_[layer], stream));
+  TRY(core::decide_alone(own, router_factor, routes_[layer]));
+  send_choices(layer, memory, stream);
+  return {};
+}
+
+Result<void> ExpertDesk::choose_together(std::size_t layer, const core::MembersRows& members, std::size_t all,
+                                         std::size_t rows, const float* logits, double router_factor,
+                                         const ExpertMemory& memory, gpu::StreamView stream) {
+  const std::size_t E = config_.count;
+  all_logits_.resize(all * E);
+  TRY(fetch(logits, all_logits_, stream));
+  const auto own = rows_of(layer, members.own.size());
+  for (std::size_t row = 0; row < members.own.size(); ++row)
+    std::copy_n(all_logits_.begin() + static_cast<std::ptrdiff_t>(members.own[row] * E), E,
+                logits_[layer].begin() + static_cast<std::ptrdiff_t>(row * E));
+  TRY(core::decide_together<float>(own, std::span(all_logits_).first(rows * E), members, router_factor,
+                                   routes_[layer]));
+  send_choices(layer, memory, stream);
+  return {};
+}
+
+void ExpertDesk::send_choices(std::size_t layer, const ExpertMemory& memory, gpu::StreamView stream) {
+  const core::Dispatch& dispatch = routes_[layer].dispatch;
+  Sender sender(up_.view(), stream);
+  sender.send(std::span<const std::int64_t>(dispatch.choice_of_slot), memory.choice_of_slot, narrow);
+  sender.send(std::span<const std::int64_t>(dispatch.slot_of_choice), memory.slot_of_choice, narrow);
+  sender.send(std::span<const float>(weights_[layer]), memory.weights, [](float weight) { return weight; });
+}
+
+// They have memory of their own, because what choose() sends may still be in flight.
+void ExpertDesk::send_groups(std::size_t layer, const ExpertMemory& memory, gpu::StreamView stream) {
+  const std::vector<std::int64_t>& places = *routes_[layer].exchange.grouped;
+  std::vector<std::int64_t> rows(places.size());
+  for (std::size_t row = 0; row < places.size(); ++row)
+    rows[static_cast<std::size_t>(places[row])] = static_cast<std::int64_t>(row);
+  Sender sender(groups_.view(), stream);
+  sender.send(std::span<const std::int64_t>(places), memory.product_of_row, narrow);
+  sender.send(std::span<const std::int64_t>(rows), memory.row_of_product, narrow);
+}
+
+template <class E>
+Result<void> ExpertDesk::logit_gradients(std::size_t layer, const float* d_weights,
+                                         const core::RouterShare& share, const StepHooks& hooks, E* d_logits,
+                                         gpu::StreamView stream) {
+  const auto& logits = logits_[layer];
+  std::vector<float> by_weights(weights_[layer].size()), by_logits(logits.size());
+  TRY(fetch(d_weights, by_weights, stream));
+  core::decision_backward<float>(config_.rule(), logits, routes_[layer], share, hooks.scale_of_router(),
+                                 by_weights, by_logits);
+  Sender(up_.view(), stream).send(std::span<const float>(by_logits), d_logits, [](float value) {
+    return narrowed<E>(value);
+  });
+  return {};
+}
+
+void ExpertDesk::send_losses(std::size_t first, gpu::BufferView losses, gpu::StreamView stream) {
+  const auto pinned = losses_.view().subview(0, losses.bytes);
+  const auto values = pinned.as<double>();
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = routes_[first + i].loss;
+  gpu::copy(pinned, losses, stream);
+}
+
+template Result<void> ExpertDesk::logit_gradients<float>(std::size_t, const float*, const core::RouterShare&,
+                                                         const StepHooks&, float*, gpu::StreamView);
+template Result<void> ExpertDesk::logit_gradients<Bf16>(std::size_t, const float*, const core::RouterShare&,
+                                                        const StepHooks&, Bf16*, gpu::StreamView);
+
+}  // namespace troupe::apps::gpt

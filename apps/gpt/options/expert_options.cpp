@@ -1,0 +1,96 @@
+#include "apps/gpt/options/expert_options.hpp"
+
+#include "apps/command_line/options.hpp"
+#include "core/errors.hpp"
+
+namespace troupe::apps::gpt {
+
+using core::Errc;
+using core::fail;
+using core::Result;
+
+void add_expert_options(CLI::App& app, ExpertOptions& options) {
+  add_number(app, "--experts", options.count, {0, 4096},
+             "Experts that replace the MLP of each layer; 0: none")
+      ->capture_default_str();
+  add_number(app, "--experts-per-token", options.choices, {1, 4096}, "Experts that each token goes to")
+      ->capture_default_str();
+  add_number(app, "--expert-feed-forward", options.feed_forward, {0, 1 << 18},
+             "Hidden elements of an expert; 0: as many as the MLP has")
+      ->capture_default_str();
+  add_number(app, "--balance", options.balance, {0, 1000},
+             "Weight of the load-balancing loss; by default 0.01, and 0 with --model");
+  add_number(
+      app, "--bias-rate", options.bias_rate, {0, 1},
+      "Balance without that loss: how much a step moves the routers' biases (sigmoid scores); 0: not at all")
+      ->capture_default_str();
+  add_number(app, "--z-loss", options.z_loss, {0, 1000},
+             "Weight of the loss that keeps the routers' logits small")
+      ->capture_default_str();
+  add_number(app, "--capacity-factor", options.capacity_factor, {1e-6, 1e6},
+             "Drop choices beyond this multiple of an expert's even share; by default none are dropped");
+  add_number(app, "--expert-parallel", options.parallel, {1, 4096},
+             "Ranks that the experts of each layer are distributed over")
+      ->capture_default_str();
+  add_number(app, "--expert-tensor-parallel", options.tensor_parallel, {0, 4096},
+             "Ranks that each expert is cut over, a multiple or a divisor of --tensor-parallel; 0: as that")
+      ->capture_default_str();
+}
+
+Result<void> apply_expert_options(const ExpertOptions& options, bool is_begun, ModelConfig& config) {
+  ExpertConfig& experts = config.experts;
+  if (is_begun && options.count > 0)
+    return fail(Errc::invalid_argument,
+                "config.json says which experts the model has; leave out --experts {}", options.count);
+  if (!is_begun && options.count > 0) {
+    experts.count = options.count;
+    experts.choices = options.choices;
+    experts.feed_forward = options.feed_forward > 0 ? options.feed_forward : config.feed_forward;
+    // So that the model can be exported as one that transformers knows.
+    experts.names = ExpertConfig::Names::mixtral;
+    experts.bias_rate = options.bias_rate;
+    experts.balance = options.bias_rate > 0 ? 0 : kDefaultBalance;
+  }
+  if (experts.count == 0) {
+    if (options.balance || options.bias_rate > 0 || options.z_loss > 0 || options.capacity_factor)
+      return fail(Errc::invalid_argument,
+                  "--balance, --bias-rate, --z-loss and --capacity-factor are about experts, and the model "
+                  "has none; add "
+                  "--experts, or leave them out");
+    return {};
+  }
+  if (is_begun && options.bias_rate > 0)
+    return fail(
+        Errc::invalid_argument,
+        "--bias-rate {} is for routers with sigmoid scores, and those of the model that was read have "
+        "none; leave it out",
+        options.bias_rate);
+  experts.balance = options.balance.value_or(experts.balance);
+  experts.z_loss = options.z_loss;
+  experts.capacity_factor = options.capacity_factor;
+  return {};
+}
+
+Result<int> expert_parallel_of(const ExpertOptions& options, const ModelConfig& config, bool is_local) {
+  if (is_local && config.experts.bias_rate > 0)
+    return fail(
+        Errc::invalid_argument,
+        "--bias-rate {} counts the tokens of all ranks, and --local has none; leave one of the two out",
+        config.experts.bias_rate);
+  if (options.parallel == 1 && options.tensor_parallel <= 1) return 1;
+  if (config.experts.count == 0)
+    return fail(Errc::invalid_argument,
+                "{} {} distributes experts, and the model has none; add --experts, or leave it out",
+                options.parallel == 1 ? "--expert-tensor-parallel" : "--expert-parallel",
+                options.parallel == 1 ? options.tensor_parallel : options.parallel);
+  TRY(core::ExpertOwners::create(config.experts.count, static_cast<std::size_t>(options.parallel)));
+  if (is_local)
+    return fail(Errc::invalid_argument,
+                "{} {} is for several ranks, and --local for one; leave "
+                "one of the two out",
+                options.parallel == 1 ? "--expert-tensor-parallel" : "--expert-parallel",
+                options.parallel == 1 ? options.tensor_parallel : options.parallel);
+  return options.parallel;
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "apps/command_line/app.hpp"
+#include "apps/gpt/model/config.hpp"
+#include "core/result.hpp"
+
+namespace troupe::apps::gpt {
+
+/// What the command line says of experts.
+struct ExpertOptions {
+  std::size_t count = 0;
+  std::size_t choices = 2;
+  std::size_t feed_forward = 0;   ///< 0: as the MLP would have
+  std::optional<double> balance;  ///< none: kDefaultBalance for a preset, 0 for a model that was begun from
+  double bias_rate = 0;           ///< above 0: balance without a loss
+  double z_loss = 0;
+  std::optional<double> capacity_factor;
+  int parallel = 1;         ///< ranks among which they are distributed
+  int tensor_parallel = 0;  ///< ranks that each is cut over; 0: as its layer
+};
+
+/// As Mixtral and Switch Transformers were trained.
+inline constexpr double kDefaultBalance = 0.01;
+
+/// Makes the app fill `options`, which outlive it.
+void add_expert_options(CLI::App& app, ExpertOptions& options);
+
+/// Puts them into a model, whose own experts `is_begun` from a directory stay. Errc::invalid_argument for
+/// what such a model says itself, and for losses of routers that a model does not have.
+core::Result<void> apply_expert_options(const ExpertOptions& options, bool is_begun, ModelConfig& config);
+
+/// How many ranks share the model's experts. Errc::invalid_argument for a number that does not divide them,
+/// or a run that is not of ranks.
+core::Result<int> expert_parallel_of(const ExpertOptions& options, const ModelConfig& config, bool is_local);
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "actors/session/session.hpp"
+#include "apps/gpt/model/sequence_part.hpp"
+#include "apps/gpt/options/run_options.hpp"
+#include "apps/gpt/rank/session_device_group.hpp"
+#include "apps/gpt/rank/session_group.hpp"
+#include "apps/gpt/rank/tensor_rank.hpp"
+#include "apps/gpt/stage/stage_memory.hpp"
+#include "apps/gpt/stage/stages.hpp"
+#include "apps/gpt/stage/trainable_model.hpp"
+
+namespace troupe::apps::gpt {
+
+/// A trainer rank's side of context parallelism: the session's group "cp", whose ranks exchange keys and
+/// values. The session adds up the group's gradients and losses.
+class ContextRank {
+ public:
+  /// Null if context_parallel is 1. Errc::invalid_argument or Errc::unavailable says what it cannot be
+  /// combined with.
+  static core::Result<std::unique_ptr<ContextRank>> create(const TrainerOptions& options, core::Rank rank,
+                                                           gpu::DeviceKind device);
+
+  /// Device memory that make_model() takes.
+  static core::Result<std::size_t> bytes(const TrainerOptions& options, const TensorRank& tensor,
+                                         gpu::DeviceKind device);
+  /// `compute` is the session's stream on a GPU. The result may be used after open().
+  core::Result<std::unique_ptr<TrainableModel>> make_model(const TrainerOptions& options, TensorRank& tensor,
+                                                           gpu::Device& device, gpu::StreamView compute);
+  /// For this rank's part of sequences, with `slots` microbatches. As above.
+  core::Result<std::unique_ptr<TrainableStage>> make_stage(const TrainerOptions& options, const StageCut& cut,
+                                                           const StageShape& shape, StagePlace place);
+  /// Passes compute in `memory`.
+  core::Result<void> open(actors::Session& session, const StageMemory& memory);
+
+  /// How many of this rank's tokens of whole sequences have a target.
+  std::size_t own_targets(BatchShape whole, std::span<const std::int32_t> targets) const {
+    return SequencePart(whole, member_).own_targets(targets);
+  }
+  /// The sum of all members' values, in f32.
+  core::Result<double> sum(double own);
+
+ private:
+  ContextRank(const SequenceMember& member, core::Numerics numerics, gpu::DeviceKind device);
+  /// The group's MembersSum.
+  core::Result<void> sum_on_host(std::span<float> values);
+
+  SequenceMember member_;
+  bool is_on_gpu_;
+  SessionTensorGroup group_;
+  SessionDeviceGroup device_group_;
+  std::optional<StageMemory> memory_;  ///< set from open() on
+};
+
+}  // namespace troupe::apps::gpt

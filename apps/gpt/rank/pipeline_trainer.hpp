@@ -1,0 +1,158 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "actors/session/session.hpp"
+#include "apps/gpt/model/expert_tally.hpp"
+#include "apps/gpt/options/run_options.hpp"
+#include "apps/gpt/rank/context_rank.hpp"
+#include "apps/gpt/rank/pipeline_plan.hpp"
+#include "apps/gpt/rank/rank_model.hpp"
+#include "apps/gpt/rank/route_losses.hpp"
+#include "apps/gpt/rank/session_peers.hpp"
+#include "apps/gpt/rank/stage_lanes.hpp"
+#include "apps/gpt/rank/stage_passes.hpp"
+#include "apps/gpt/rank/tensor_rank.hpp"
+#include "apps/gpt/rank/tied_embedding.hpp"
+#include "apps/gpt/stage/cut.hpp"
+#include "apps/gpt/stage/stage_memory.hpp"
+#include "apps/gpt/stage/trainable_stage.hpp"
+#include "apps/gpt/text/data.hpp"
+#include "apps/pipeline/runner.hpp"
+#include "apps/pipeline/session_links.hpp"
+#include "gpu/device.hpp"
+
+namespace troupe::apps::gpt {
+
+/// A rank that has a stage of the layers.
+class PipelineTrainer final : public RankModel, private StageWork {
+ public:
+  /// Errc::invalid_argument and Errc::unavailable name the impossible option, alike on all ranks.
+  static core::Result<std::unique_ptr<PipelineTrainer>> create(const TrainerOptions& options,
+                                                               PipelinePlace place, gpu::Device& device,
+                                                               std::unique_ptr<TensorRank> share,
+                                                               std::unique_ptr<ContextRank> context);
+
+  const SharedTable& table() const override { return share_->table(); }
+  std::vector<core::ParameterSpec> parameters() const override;
+  std::vector<std::size_t> places() const override { return parameters_.places(); }
+  std::vector<actors::TrainerGroupSpec> groups() const override;
+  std::vector<actors::TrainerPass> passes() const override {
+    return trainer_passes(all_passes_, parameters_);
+  }
+  core::Result<std::size_t> bytes() const override {
+    return pipeline_bytes(options_, place_, device_.kind());
+  }
+
+  core::Result<void> prepare() override;
+  core::Result<void> open(actors::Session& session, const Corpus& corpus) override;
+  core::Result<void> warm_up() override;
+  void close() override;
+  core::Result<void> play_lanes() override;
+  void forget_copies() override { copy_of_.reset(); }
+
+  ExpertTally take_expert_tally() override;
+
+  bool needs_others() const override { return true; }
+  core::Result<std::optional<double>> evaluate(std::size_t batches) override;
+  core::Result<std::span<const float>> logits(TokenSpan tokens) override;
+  core::Result<std::uint64_t> parameter_hash() override;
+  core::Result<void> read_parameter(std::size_t place, core::ElementRange range,
+                                    std::span<float> values) override;
+  core::Result<void> hand_over_parameters() override;
+  /// What a pass waits for inside the session is included. Stages must share a clock, so they must be on one
+  /// node.
+  core::Result<std::optional<PipelineTimeline>> timeline() override;
+
+ private:
+  PipelineTrainer(const TrainerOptions& options, PipelinePlace place, StageCut cut,
+                  core::PipelineSchedule schedule, gpu::Device& device, std::unique_ptr<TensorRank> share,
+                  std::unique_ptr<ContextRank> context);
+
+  core::Result<void> run(const core::PipelinePass& pass, PassSlots slots) override;
+  gpu::BufferView input(int slot) override { return model_->input(slot); }
+  gpu::BufferView output(int chunk, int slot) override { return model_->output(chunk, slot); }
+  gpu::BufferView gradient(int slot) override { return model_->gradient(slot); }
+  core::Result<void> take_head(int) override { return owner_->take(); }
+  core::Result<void> give_head(int microbatch) override { return copy_->give(microbatch); }
+
+  bool is_on_host() const { return device_.kind() != gpu::DeviceKind::cuda; }
+  core::Result<void> make_stage();
+  core::Result<void> open_experts();
+  core::Result<void> run_all_chunks(const StagePass& pass);
+  core::Result<void> begin_pass(const core::PipelinePass& pass);
+  core::Result<void> forward(const core::PipelinePass& pass, PassSlots slots);
+  core::Result<void> backward(const core::PipelinePass& pass, int slot);
+  StepHooks reading();
+  StepHooks adding(const core::PipelinePass& done, int slot);
+  core::Result<void> take_losses_before(int microbatch);
+  core::Result<void> before_use(std::size_t place);
+  core::Result<gpu::ConstBufferView> parameter_memory(std::size_t place);
+  core::Result<void> refresh_copies();
+  core::Result<void> settle();
+  /// Passes this many of this rank's rows through this stage's chunks, forward only.
+  core::Result<void> pass_through(const std::function<core::Result<void>(int chunk)>& compute,
+                                  std::size_t own_rows);
+  /// Whole parameters one after another in the order of the whole table: rank 0 receives what the other
+  /// stages of its pipeline hand over.
+  core::Result<std::span<const std::byte>> take_parameter(std::size_t place);
+  core::Result<std::span<const std::byte>> whole_parameter(std::size_t place);
+  core::Result<std::span<const std::byte>> values_on_device(std::size_t place);
+  core::Result<void> hand_over(std::span<const std::byte> values);
+  core::Result<void> broadcast(std::span<std::byte> bytes, int stage);
+  bool begins(int chunk) const { return cut_.parts[static_cast<std::size_t>(chunk)].has_begin(); }
+  bool ends(int chunk) const { return cut_.parts[static_cast<std::size_t>(chunk)].has_end(options_.model); }
+  /// The stage that has a parameter of the whole table.
+  int stage_of(std::size_t place) const;
+  StagePass pass(const StepHooks& hooks) const { return {readable_, gradients_, hooks}; }
+
+  const TrainerOptions options_;
+  const PipelinePlace place_;
+  const StageCut cut_;
+  const core::PipelineSchedule schedule_;
+  gpu::Device& device_;
+  std::unique_ptr<TensorRank> share_;
+  std::unique_ptr<ContextRank> context_;  ///< null: sequences are whole
+  std::unique_ptr<TrainableStage> model_;
+  StageParameters parameters_;
+  ModelConfig all_model_;  ///< as on a rank that has all experts; also its table and this stage's
+  ParameterTable all_table_;
+  StageParameters all_parameters_;
+  std::optional<StageRunner> runner_;  ///< created by open()
+  StageMemory memory_;
+  std::vector<core::PipelinePass> all_passes_;  ///< of this stage, including rounds without a lane
+  std::optional<std::size_t> begun_;            ///< how many of these have begun
+
+  actors::Session* session_ = nullptr;
+  const Corpus* corpus_ = nullptr;
+  actors::TrainerGroup* stages_ = nullptr;  ///< the ranks of this pipeline, in order
+  std::optional<SessionLinks> links_;
+  std::optional<StageLanes> lanes_;
+  StepAverage average_;
+  std::unique_ptr<EmbeddingOwner>
+      owner_;  ///< on the first stage, and the copy on the last, for tied embeddings
+  std::unique_ptr<EmbeddingCopy> copy_;
+  std::optional<RouteLosses> route_losses_;  ///< for models with experts on the host
+  std::unique_ptr<SessionPeers> peers_;      ///< null: all experts of the stage are here
+  ExpertTally tally_;
+  core::Result<void> kept_;            ///< the first failure of the copy's gradients
+  int losses_taken_ = 0;               ///< in the order of microbatches
+  std::optional<core::Step> copy_of_;  ///< the step before which the copy was taken
+  /// For the last step's passes, in nanoseconds of the device's clock.
+  std::vector<std::int64_t> began_, ended_;
+  std::vector<Batch> batches_;              ///< per slot
+  std::vector<const std::byte*> readable_;  ///< by place in the whole table
+  std::vector<float*> gradients_;
+  std::vector<float> answer_;         ///< logits
+  std::vector<std::byte> read_;       ///< a parameter from another stage, or from the device
+  std::vector<float> wide_;           ///< as above, in f32
+  std::optional<std::size_t> taken_;  ///< the parameter whose values `whole_` has
+  std::span<const std::byte> whole_;
+};
+
+}  // namespace troupe::apps::gpt

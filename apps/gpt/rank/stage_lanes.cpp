@@ -1,0 +1,164 @@
+#include "apps/gpt/rank/stage_lanes.hpp"
+
+#include <algorithm>
+
+#include "core/errors.hpp"
+
+namespace troupe::apps::gpt {
+
+using core::Result;
+
+StageParameters::StageParameters(const ModelConfig& config, const ParameterTable& table,
+                                 const StageCut& cut) {
+  for (const ModelPart part : cut.parts) {
+    ranges_.push_back(parameters_of(config, table, part));
+    for (std::size_t place = ranges_.back().begin; place < ranges_.back().end; ++place)
+      places_.push_back(place);
+  }
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    const auto unit_of = [&](std::size_t at) { return table.specs[places_[at]].unit; };
+    const bool begins = i > 0 && (!unit_of(i) || unit_of(i) != unit_of(i - 1));
+    units_.push_back(i == 0 ? 0 : units_.back() + (begins ? 1 : 0));
+  }
+}
+
+std::pair<int, int> StageParameters::units(int chunk) const {
+  const auto unit_at = [&](std::size_t place) { return static_cast<int>(units_[index(place)->value]); };
+  const auto [begin, end] = ranges_[static_cast<std::size_t>(chunk)];
+  return {unit_at(begin), unit_at(end - 1) + 1};
+}
+
+std::optional<core::ParameterIndex> StageParameters::index(std::size_t place) const {
+  const auto found = std::lower_bound(places_.begin(), places_.end(), place);
+  if (found == places_.end() || *found != place) return {};
+  return core::ParameterIndex{static_cast<std::uint32_t>(found - places_.begin())};
+}
+
+std::vector<core::ParameterSpec> StageParameters::select(
+    const std::vector<core::ParameterSpec>& whole) const {
+  std::vector<core::ParameterSpec> specs;
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    specs.push_back(whole[places_[i]]);
+    specs.back().unit = core::UnitIndex{units_[i]};
+  }
+  return specs;
+}
+
+StageLanes::StageLanes(actors::Session& session, const StageParameters& parameters,
+                       const ParameterTable& table, const StageMemory& memory)
+    : session_(session),
+      parameters_(parameters),
+      table_(table),
+      memory_(memory),
+      lanes_(session.lanes()),
+      per_lane_(session.training().microbatches),
+      losses_(static_cast<std::size_t>(microbatches()), 0),
+      targets_(losses_.size(), 0) {}
+
+Result<void> StageLanes::reserve(int lanes) {
+  if (by_passes()) return {};
+  for (int chunk = 1; chunk < parameters_.chunks(); ++chunk) {
+    for (int lane = 0; lane < lanes; ++lane)
+      unused_[chunk].push_back(TRY(memory_.allocate(waiting_bytes(chunk))));
+  }
+  return {};
+}
+
+std::size_t StageLanes::waiting_bytes(int chunk) const {
+  const auto [begin, end] = parameters_.chunk(chunk);
+  std::size_t elements = 0;
+  for (std::size_t place = begin; place < end; ++place) elements += table_.specs[place].elements();
+  return elements * sizeof(float);
+}
+
+void StageLanes::begin_step(const StepAverage& average) {
+  average_ = average;
+  std::fill(losses_.begin(), losses_.end(), 0);
+  std::fill(targets_.begin(), targets_.end(), 0);
+}
+
+std::pair<core::Lane, int> StageLanes::place_of(int microbatch) const {
+  return {lanes_[static_cast<std::size_t>(microbatch / per_lane_)], microbatch % per_lane_};
+}
+
+Result<void> StageLanes::begin(int chunk, int microbatch, std::span<float*> gradients) {
+  chunk_ = chunk;
+  const auto [begin, end] = parameters_.chunk(chunk);
+  if (chunk == 0 || by_passes()) {
+    if (!by_passes()) TRY(begin_lane(microbatch));
+    for (std::size_t place = begin; place < end; ++place) {
+      const auto index = *parameters_.index(place);
+      const bool is_shared = TRY(session_.sources(index)) > 1;  // an expert's, with one gradient per source
+      gradients[place] = is_shared ? nullptr : TRY(session_.gradient_memory(index)).as<float>().data();
+    }
+    return {};
+  }
+  auto& waiting = waiting_[{microbatch / per_lane_, chunk}];
+  if (waiting.bytes() == 0) {
+    auto& unused = unused_[chunk];
+    if (unused.empty()) {
+      waiting = TRY(memory_.allocate(waiting_bytes(chunk)));
+    } else {
+      waiting = std::move(unused.back());
+      unused.pop_back();
+    }
+    memory_.zero(waiting.view());
+  }
+  float* next = waiting.view().as<float>().data();
+  for (std::size_t place = begin; place < end; ++place) {
+    gradients[place] = next;
+    next += table_.specs[place].elements();
+  }
+  return {};
+}
+
+Result<void> StageLanes::begin_lane(int microbatch) {
+  const auto [lane, index] = place_of(microbatch);
+  if (index == 0) TRY(session_.begin_lane(lane));
+  TRY(session_.begin_microbatch(index));
+  return session_.begin_backward();
+}
+
+void StageLanes::ready(std::size_t place) {
+  if (chunk_ != 0 && !by_passes()) return;
+  if (auto told = session_.gradient_ready(*parameters_.index(place)); !told && told_) told_ = told;
+}
+
+Result<void> StageLanes::end(int chunk, int microbatch) {
+  TRY(told_);
+  if (chunk != 0 || !ends_lane(microbatch)) return {};
+  const int lane = microbatch / per_lane_;
+  TRY(add_waiting(lane));
+  return end_lane(lane);
+}
+
+/// The session's gradients of a lane begin as zeros, so this changes no bit.
+Result<void> StageLanes::add_waiting(int lane) {
+  for (auto found = waiting_.lower_bound({lane, 0}); found != waiting_.end() && found->first.first == lane;
+       found = waiting_.erase(found)) {
+    const int chunk = found->first.second;
+    const auto [begin, end] = parameters_.chunk(chunk);
+    std::size_t from = 0;
+    for (std::size_t place = begin; place < end; ++place) {
+      const auto index = *parameters_.index(place);
+      const auto gradient = TRY(session_.gradient_memory(index));
+      memory_.add(found->second.view().subview(from, gradient.bytes), gradient);
+      from += gradient.bytes;
+      TRY(session_.gradient_ready(index));
+    }
+    unused_[chunk].push_back(std::move(found->second));
+  }
+  return {};
+}
+
+Result<void> StageLanes::end_lane(int lane) {
+  double losses = 0;
+  std::size_t targets = 0;
+  for (int i = lane * per_lane_; i < (lane + 1) * per_lane_; ++i) {
+    losses += losses_[static_cast<std::size_t>(i)];
+    targets += targets_[static_cast<std::size_t>(i)];
+  }
+  return average_.end_lane(session_, losses, targets);
+}
+
+}  // namespace troupe::apps::gpt

@@ -1,0 +1,107 @@
+#include "apps/gpt/rank/tied_embedding.hpp"
+
+#include "core/errors.hpp"
+
+namespace troupe::apps::gpt {
+
+using actors::TrainerGroup;
+using core::Result;
+
+namespace {
+
+Result<void> wait_for(TrainerGroup& group, std::optional<TrainerGroup::Posted>& posted) {
+  if (!posted) return {};
+  TRY(group.wait(*posted));
+  posted.reset();
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<EmbeddingOwner>> EmbeddingOwner::create(TrainerGroup& stages,
+                                                               const StageMemory& memory, HeadGradient how,
+                                                               HeadShape shape) {
+  std::unique_ptr<EmbeddingOwner> owner(new EmbeddingOwner(stages, memory, how, shape));
+  owner->received_ = TRY(memory.allocate(shape.message_bytes(how)));
+  return owner;
+}
+
+Result<void> EmbeddingOwner::give_values(gpu::ConstBufferView values) {
+  giving_ = TRY(stages_.send(values, shape_.dtype, stages_.size() - 1));
+  return {};
+}
+
+Result<void> EmbeddingOwner::take() {
+  receiving_ = TRY(stages_.receive(received_.view(), shape_.message_dtype(how_), stages_.size() - 1));
+  return {};
+}
+
+Result<void> EmbeddingOwner::add_gradient(int microbatch, TrainableStage& stage, float* gradient) {
+  if (how_ == HeadGradient::sum && microbatch + 1 != microbatches_) return {};
+  TRY(wait_for(stages_, receiving_));
+  const auto received = received_.view();
+  if (how_ == HeadGradient::sum) {
+    memory_.add(received, {reinterpret_cast<std::byte*>(gradient), received.bytes});
+    return {};
+  }
+  const std::size_t logits = shape_.rows * shape_.vocabulary * core::size_of(shape_.dtype);
+  stage.add_head_gradient({received.subview(0, logits), received.subview(logits, received.bytes - logits)},
+                          gradient);
+  return {};
+}
+
+Result<void> EmbeddingOwner::settle() {
+  return wait_for(stages_, giving_);
+}
+
+Result<std::unique_ptr<EmbeddingCopy>> EmbeddingCopy::create(TrainerGroup& stages, const StageMemory& memory,
+                                                             HeadGradient how, HeadShape shape) {
+  std::unique_ptr<EmbeddingCopy> copy(new EmbeddingCopy(stages, memory, how, shape));
+  copy->values_ = TRY(memory.allocate(shape.value_bytes()));
+  const int parts = how == HeadGradient::factors ? stages.size() : 1;
+  for (int i = 0; i < parts; ++i)
+    copy->parts_.push_back({TRY(memory.allocate(shape.message_bytes(how))), {}});
+  return copy;
+}
+
+Result<void> EmbeddingCopy::take_values() {
+  taking_ = TRY(stages_.receive(values_.view(), shape_.dtype, 0));
+  return {};
+}
+
+Result<const std::byte*> EmbeddingCopy::copied() {
+  TRY(wait_for(stages_, taking_));
+  return values_.view().data;
+}
+
+Result<float*> EmbeddingCopy::gradient(int microbatch) {
+  if (how_ == HeadGradient::factors) return nullptr;
+  Part& own = part(microbatch);
+  TRY(wait_for(stages_, own.giving));
+  if (microbatch == 0) memory_.zero(own.values.view());
+  return own.values.view().as<float>().data();
+}
+
+Result<void> EmbeddingCopy::keep(int microbatch, const HeadFactors& factors) {
+  if (how_ == HeadGradient::sum) return {};
+  Part& own = part(microbatch);
+  TRY(wait_for(stages_, own.giving));
+  const auto values = own.values.view();
+  memory_.copy(factors.logits, values.subview(0, factors.logits.bytes));
+  memory_.copy(factors.normed, values.subview(factors.logits.bytes, factors.normed.bytes));
+  return {};
+}
+
+Result<void> EmbeddingCopy::give(int microbatch) {
+  Part& own = part(microbatch);
+  own.giving = TRY(stages_.send(own.values.view(), shape_.message_dtype(how_), 0));
+  return {};
+}
+
+Result<void> EmbeddingCopy::settle() {
+  TRY(wait_for(stages_, taking_));
+  for (Part& own : parts_) TRY(wait_for(stages_, own.giving));
+  return {};
+}
+
+}  // namespace troupe::apps::gpt

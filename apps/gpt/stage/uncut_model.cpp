@@ -1,0 +1,56 @@
+#include "apps/gpt/stage/uncut_model.hpp"
+
+#include <utility>
+
+#include "core/errors.hpp"
+
+namespace troupe::apps::gpt {
+
+using core::Result;
+
+UncutModel::UncutModel(const ModelConfig& config, BatchShape shape, std::unique_ptr<TrainableStage> stage,
+                       std::size_t activation_bytes)
+    : config_(config),
+      shape_(shape),
+      stage_(std::move(stage)),
+      activation_bytes_(activation_bytes),
+      tally_(config.layers, config.experts.count) {}
+
+Result<void> UncutModel::forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
+                                          Tokens targets, const StepHooks& hooks) {
+  TRY(forward_loss(parameters, tokens, targets, hooks));
+  is_trained_.back() = true;
+  add_pass(tally_, stage_->routes(0, 0));
+  if (hooks.begin_backward) TRY(hooks.begin_backward());
+  return stage_->backward(0, 0, {parameters, gradients, hooks}, {tokens, targets});
+}
+
+Result<void> UncutModel::forward_loss(Parameters parameters, Tokens tokens, Tokens targets,
+                                      const StepHooks& hooks) {
+  const StagePass pass{parameters, {}, hooks};
+  TRY(stage_->forward(0, {}, pass, {tokens, targets}));
+  TRY(stage_->loss(0, 0, pass, {tokens, targets}));
+  is_trained_.push_back(false);
+  return {};
+}
+
+Result<std::vector<double>> UncutModel::take_losses() {
+  std::vector<double> losses;
+  for (const StageLoss& loss : TRY(stage_->take_losses(is_trained_.size())))
+    losses.push_back(is_trained_[losses.size()] ? loss.total() : loss.words);
+  is_trained_.clear();
+  return losses;
+}
+
+ExpertTally UncutModel::take_expert_tally() {
+  return std::exchange(tally_, {config_.layers, config_.experts.count});
+}
+
+Result<std::span<const float>> UncutModel::logits(Parameters parameters, Tokens tokens,
+                                                  const StepHooks& hooks) {
+  const StagePass pass{parameters, {}, hooks};
+  TRY(stage_->forward_sequence(0, pass, tokens));
+  return stage_->logits_of(0, tokens.size() - 1, pass);
+}
+
+}  // namespace troupe::apps::gpt
