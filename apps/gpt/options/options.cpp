@@ -421,7 +421,7 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
                                    fmt::format("{} of {} per token", experts.choices, experts.count));
     run.configuration.emplace_back("ranks that experts are distributed over",
                                    std::to_string(training.expert_parallel));
-    if (training.expert_parts() > 1)
+    if (training.expert_parts() > 1 || training.expert_columns() > 1)
       run.configuration.emplace_back("ranks that each expert is cut over",
                                      std::to_string(training.expert_tensor_parallel));
   }
