@@ -25,8 +25,8 @@ std::vector<View> views_of(const Ranges& ranges) {
 
 /// One term, which is where the sum belongs.
 bool is_in_place(const TreeSum& sum) {
-  return sum.slots.size() == 1 && sum.factor == 1.0F && sum.slots[0].view.data == sum.output.view.data &&
-         sum.slots[0].dtype == sum.output.dtype;
+  return sum.slots.size() == 1 && sum.steps.empty() && sum.factor == 1.0F &&
+         sum.slots[0].view.data == sum.output.view.data && sum.slots[0].dtype == sum.output.dtype;
 }
 
 std::uint64_t bytes_of(const ParameterStep& step) {

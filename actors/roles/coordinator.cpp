@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <utility>
@@ -202,13 +203,13 @@ void CoordinatorMachine::judge(Outbox& outbox) {
   const auto has_spoken = [&](core::Rank rank) {
     return std::ranges::any_of(late_, [&](const auto& failed) { return failed.rank == rank; });
   };
-  const auto misses_a_silent_one = [&](const messages::RankFailed& failed) {
-    return std::ranges::any_of(failed.failure.missing, [&](auto rank) { return !has_spoken(rank); });
+  // Best names silent ranks alone, then some, then only ranks that spoke, then nobody.
+  const auto goodness = [&](const messages::RankFailed& failed) {
+    const auto& named = failed.failure.missing;
+    const auto spoken = std::ranges::count_if(named, has_spoken);
+    return std::pair(named.empty() ? 0 : spoken == std::ssize(named) ? 1 : 2, -spoken);
   };
-  auto told = std::ranges::find_if(late_, misses_a_silent_one);
-  if (told == late_.end())
-    told = std::ranges::find_if(late_, [](const auto& failed) { return !failed.failure.missing.empty(); });
-  if (told == late_.end()) told = late_.begin();
+  const auto told = std::ranges::max_element(late_, {}, goodness);
   fence(told->rank, told->failure, outbox);
 }
 

@@ -98,7 +98,8 @@ core::Result<void> Session::Parts::open() {
   TRY(world.start());
   TRY(inbox.wait_welcome(options.join_deadline + 5 * kGrace));
   inbox.on_deadline([this](const core::Error& late) {
-    return context->abandon({late.code, fmt::format("rank {}: {}", world.rank().value, late.message)});
+    return context->abandon(
+        {late.code, fmt::format("rank {}: {}", world.rank().value, late.message), late.missing});
   });
   return connect();
 }

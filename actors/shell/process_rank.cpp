@@ -129,8 +129,9 @@ gpu::DeviceFailed ProcessRank::on_device_failure() {
   return [this](const core::Error& error) {
     const messages::Address self{rank(), Role::rank_supervisor, 0};
     post({self, self, epoch(),
-          messages::RankFailed{rank(),
-                               {true, error.code, fmt::format("rank {}: {}", rank().value, error.message)}}});
+          messages::RankFailed{
+              rank(),
+              {true, error.code, fmt::format("rank {}: {}", rank().value, error.message), error.missing}}});
   };
 }
 

@@ -277,6 +277,7 @@ TEST(Coordinator, BelievesTheDeadlineThatNamesARankWhichGaveNone) {
   EXPECT_EQ(verdict_on({unnamed, innocent, late(1, "it still runs")}), "no sign of rank 1")
       << "better than none";
   EXPECT_EQ(verdict_on({several, innocent}), "no sign of rank 1, 3");
+  EXPECT_EQ(verdict_on({several, right}), "no sign of rank 3") << "rank 1 has spoken";
 }
 
 TEST(Coordinator, HearsNobodyFurtherOnceAllHaveSpokenOrOneIsLost) {

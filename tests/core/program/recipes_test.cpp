@@ -16,6 +16,7 @@
 namespace troupe::core {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -203,8 +204,9 @@ TEST(ReadyAtPoints, LinesThatRanksCompareSayIt) {
   const auto lines = lines_with_recipes(plan_program(at_points(job, Residency::resident), {0}).value());
 
   EXPECT_EQ(lines.front(), "ready at the ends of points alone");
-  EXPECT_THAT(lines[2],
-              HasSubstr("after 'round_end' before 'finish': note; wait prepared; post sums to sums"));
+  EXPECT_THAT(
+      lines,
+      Contains(HasSubstr("after 'round_end' before 'finish': note; wait prepared; post sums to sums")));
   EXPECT_NE(lines, lines_with_recipes(plan_program(inputs_of(job), {0}).value()));
 }
 
