@@ -9,6 +9,7 @@
 #include "actors/planes/step/training_plan.hpp"
 #include "actors/session/passes.hpp"
 #include "apps/gpt/rank/rank_model.hpp"
+#include "apps/gpt/rank/session_peers.hpp"
 #include "apps/gpt/rank/stage_lanes.hpp"
 #include "apps/gpt/rank/stage_passes.hpp"
 #include "apps/gpt/stage/stages.hpp"
@@ -76,9 +77,6 @@ CapacityArguments arguments_of(const SharedJob& job) {
 gpt::TrainerOptions trainer_options(const SharedJob& job, const CapacityArguments& arguments) {
   gpt::TrainerOptions options;
   options.model = trainers_config(arguments.model);
-  const int parts = job.expert_tensor == 0 ? 1 : job.expert_tensor / job.tensor;
-  options.model.experts.ranks = static_cast<std::size_t>(job.experts * parts);
-  options.model.experts.parts = static_cast<std::size_t>(parts);
   options.microbatch = {2, 512};
   options.tensor.sequence_parallel = job.sequence;
   options.pipeline = {core::schedule_kind_from_name(job.schedule).value(), job.chunks};
@@ -90,6 +88,7 @@ gpt::TrainerOptions trainer_options(const SharedJob& job, const CapacityArgument
   training.expert_tensor_parallel = job.expert_tensor;
   training.pipeline_parallel = job.stages;
   training.staging_elements = arguments.program.staging_elements;
+  options.model = gpt::model_of_rank(options.model, training, {0}).value();
   return options;
 }
 

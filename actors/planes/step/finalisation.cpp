@@ -60,8 +60,8 @@ core::Result<void> check_averages(const core::TrainingOptions& options) {
   if (options.numerics == core::Numerics::ordered) {
     return core::fail(
         core::Errc::invalid_argument,
-        "ordered numerics divide once, after the sum over all lanes; averaging in collectives is "
-        "for fast numerics");
+        "average in collective is for fast numerics; ordered ones divide once, after the sum over all "
+        "lanes");
   }
   if (!options.average) {
     return core::fail(core::Errc::invalid_argument,
