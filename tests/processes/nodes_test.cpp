@@ -20,6 +20,7 @@ using testing::HasSubstr;
 using testing::Not;
 using tests::GptJob;
 
+/// Ranks are lost once the launchers have told each other that all would stay, which takes some 100 ms.
 class NodesInPlace : public tests::LostRanks {
  protected:
   static GptJob job_with(std::vector<std::string> launch_options, int steps = 60) {
@@ -32,7 +33,7 @@ TEST_F(NodesInPlace, TheProcessesOfAllNodesStayWhicheverRankIsKilled) {
     const auto name = fmt::format("rank{}", lost);
     SCOPED_TRACE(name);
 
-    const auto run = lose(job_with({"--max-restarts", "1"}), name, {{12, {lost}}});
+    const auto run = lose(job_with({"--max-restarts", "1"}), name, {{30, {lost}}});
 
     EXPECT_THAT(run.result.output, HasSubstr(fmt::format("rank {} is started again, the others stay", lost)));
     EXPECT_THAT(run.result.output, Not(HasSubstr("stopping the others")));
@@ -50,7 +51,7 @@ TEST_F(NodesInPlace, StrategiesGoOnWithTheSameBits) {
     if (strategy.starts_with("h"))
       job.trainer_options.insert(job.trainer_options.end(), {"--optimizer-instances", "2"});
 
-    lose(job, strategy, {{12, {lost}, lost % 2 == 0 ? SIGSEGV : SIGKILL}});
+    lose(job, strategy, {{30, {lost}, lost % 2 == 0 ? SIGSEGV : SIGKILL}});
 
     expect_bits(strategy);
     lost = (lost + 1) % 4;
@@ -59,7 +60,7 @@ TEST_F(NodesInPlace, StrategiesGoOnWithTheSameBits) {
 
 TEST_F(NodesInPlace, SparesOfAnyNodeTakeTheRanksThatAreLost) {
   // Slots 0, 1 and the spare 2 on one node, 3, 4 and 5 on the other.
-  const auto run = lose(job_with({"--spares", "1"}, 300), "spares", {{12, {0}}, {150, {1}}});
+  const auto run = lose(job_with({"--spares", "1"}, 300), "spares", {{60, {0}}, {150, {1}}});
 
   EXPECT_THAT(run.result.output, HasSubstr("spare 2 is rank 0 now"));
   EXPECT_THAT(run.result.output, HasSubstr("spare 5 is rank 1 now"));
@@ -68,7 +69,7 @@ TEST_F(NodesInPlace, SparesOfAnyNodeTakeTheRanksThatAreLost) {
 }
 
 TEST_F(NodesInPlace, RankZeroMayMoveToAnotherNodeAndBeLostThere) {
-  const auto run = lose(job_with({"--nproc-per-node", "1:2"}, 300), "fewer", {{12, {0}}, {100, {1}}});
+  const auto run = lose(job_with({"--nproc-per-node", "1:2"}, 300), "fewer", {{60, {0}}, {100, {1}}});
 
   EXPECT_THAT(run.result.output,
               HasSubstr("the job goes on with 3 ranks: those after rank 0 are one less now"));
@@ -77,7 +78,7 @@ TEST_F(NodesInPlace, RankZeroMayMoveToAnotherNodeAndBeLostThere) {
 }
 
 TEST_F(NodesInPlace, ARankThatIsStoppedIsKilledAndReplaced) {
-  const auto run = lose(job_with({"--max-restarts", "1"}), "stopped", {{12, {3}, SIGSTOP}});
+  const auto run = lose(job_with({"--max-restarts", "1"}), "stopped", {{30, {3}, SIGSTOP}});
 
   EXPECT_THAT(run.result.output, HasSubstr("rank 3 is started again"));
   expect_bits("stopped");
@@ -85,7 +86,7 @@ TEST_F(NodesInPlace, ARankThatIsStoppedIsKilledAndReplaced) {
 
 TEST_F(NodesInPlace, ANodeThatIsLostIsDoneWithoutAndTakenInWhenItIsBack) {
   const auto job = job_with({"--nnodes", "1:2"}, 300);
-  const auto run = lose(job, "node", {{.steps = 12, .slots = {2, 3}, .launcher_of = 1}});
+  const auto run = lose(job, "node", {{.steps = 60, .slots = {2, 3}, .launcher_of = 1}});
 
   EXPECT_THAT(run.result.output, HasSubstr("the job goes on with 2 ranks, without ranks 2, 3"));
   EXPECT_THAT(run.result.output, HasSubstr("the job goes on with 4 ranks, after the step that it has saved"));
@@ -93,18 +94,18 @@ TEST_F(NodesInPlace, ANodeThatIsLostIsDoneWithoutAndTakenInWhenItIsBack) {
 }
 
 TEST_F(NodesInPlace, ASpareOfAnotherNodeTakesARankOfALostOne) {
-  auto job = job_with({"--spares", "2"}, 60);
-  const auto run = lose(job, "taken", {{.steps = 12, .slots = {4, 5, 6, 7}, .launcher_of = 1}});
+  const auto job = job_with({"--spares", "2"}, 300);
+  const auto run = lose(job, "taken", {{.steps = 60, .slots = {4, 5, 6, 7}, .launcher_of = 1}});
 
   EXPECT_THAT(run.result.output, HasSubstr("spare 2 is rank 2 now"));
   EXPECT_THAT(run.result.output, HasSubstr("spare 3 is rank 3 now"));
-  expect_bits("taken");
+  expect_bits("taken", 300);
 }
 
 TEST_F(NodesInPlace, ALauncherOfNodeZeroGoesOnByTheJournalWithTheProcessesOfOthers) {
   const auto journal = folder_.path("journal");
   const auto job = job_with({"--journal", journal, "--max-restarts", "2"});
-  const auto run = lose(job, "journal-run", {{.steps = 12, .slots = {0, 1}, .launcher_of = 0}});
+  const auto run = lose(job, "journal-run", {{.steps = 30, .slots = {0, 1}, .launcher_of = 0}});
 
   EXPECT_THAT(run.result.output,
               HasSubstr("the launcher of node 0 was lost in generation 0; its job goes on here"));
