@@ -200,14 +200,17 @@ void CoordinatorMachine::refuse(core::Error error, Outbox& outbox) {
 
 void CoordinatorMachine::judge(Outbox& outbox) {
   if (state_ != State::running || late_.empty()) return;
-  const auto has_spoken = [&](core::Rank rank) {
-    return std::ranges::any_of(late_, [&](const auto& failed) { return failed.rank == rank; });
+  // One whose operation waits for itself alone waits for nobody.
+  const auto waits = [&](core::Rank rank) {
+    return std::ranges::any_of(late_, [&](const auto& failed) {
+      return failed.rank == rank && failed.failure.missing != std::vector{rank};
+    });
   };
-  // Best names silent ranks alone, then some, then only ranks that spoke, then nobody.
+  // Best names ranks that do not wait, and no other; then some; then only ranks that wait; then nobody.
   const auto goodness = [&](const messages::RankFailed& failed) {
     const auto& named = failed.failure.missing;
-    const auto spoken = std::ranges::count_if(named, has_spoken);
-    return std::pair(named.empty() ? 0 : spoken == std::ssize(named) ? 1 : 2, -spoken);
+    const auto waiting = std::ranges::count_if(named, waits);
+    return std::pair(named.empty() ? 0 : waiting == std::ssize(named) ? 1 : 2, -waiting);
   };
   const auto told = std::ranges::max_element(late_, {}, goodness);
   fence(told->rank, told->failure, outbox);

@@ -29,8 +29,8 @@ struct CoordinatorConfig {
 /// fence no rank is welcomed, and every member is told the first culprit and its reason, once.
 ///
 /// Ranks that wait for one another pass their deadlines one after the other, whoever it is that all wait for.
-/// So the first deadline is not believed before the others were heard, for a moment: a rank that has spoken
-/// is not the one that gives no sign.
+/// So the first deadline is not believed before the others were heard, for a moment: a rank that waits
+/// for another is not the one that all wait for.
 class CoordinatorMachine final : public Machine {
  public:
   explicit CoordinatorMachine(CoordinatorConfig config);

@@ -277,7 +277,10 @@ TEST(Coordinator, BelievesTheDeadlineThatNamesARankWhichGaveNone) {
   EXPECT_EQ(verdict_on({unnamed, innocent, late(1, "it still runs")}), "no sign of rank 1")
       << "better than none";
   EXPECT_EQ(verdict_on({several, innocent}), "no sign of rank 1, 3");
-  EXPECT_EQ(verdict_on({several, right}), "no sign of rank 3") << "rank 1 has spoken";
+  EXPECT_EQ(verdict_on({several, right}), "no sign of rank 3") << "rank 1 waits";
+  EXPECT_EQ(verdict_on({late(0, "no sign of rank 1", {{1}}), late(3, "no sign of me", {{3}}), right}),
+            "no sign of me")
+      << "its threads run, and its device does not";
 }
 
 TEST(Coordinator, HearsNobodyFurtherOnceAllHaveSpokenOrOneIsLost) {
