@@ -29,6 +29,9 @@ def _free_port():
 def _run(rank, count, port, file, body, arguments):
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(count),
                       MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
+    if "torch" in sys.modules:
+        # After a fork PyTorch makes its pool of threads anew at the first use, which must not be that of two threads.
+        sys.modules["torch"].set_num_threads(1)
     try:
         result = (True, body(*arguments))
     except BaseException as error:  # pylint: disable=broad-except
