@@ -63,7 +63,7 @@ cuda=/usr/local/cuda
        "-L\${cuda}/lib64" -lcudart_static -lrt)
 endif()
 troupe_pkg_config(troupe "Troupe" "${PROJECT_DESCRIPTION}" "${of_archives}"
-  ${archives} -lcaf_core -lgloo -lsodium -lspdlog ${of_core} -ldl -pthread)
+  ${archives} -lcaf_core -lsodium -lspdlog ${of_core} -ldl -pthread)
 
 foreach(program troupe gpt)
   if(TARGET ${program})

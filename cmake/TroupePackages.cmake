@@ -38,7 +38,7 @@ set(CPACK_COMPONENT_DOCUMENTS_DESCRIPTION "Documents of Troupe, and examples in 
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libtroupe-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
-  "libtroupe${PROJECT_VERSION_MAJOR} (= ${PROJECT_VERSION}), libcaf-dev, libexpected-dev, libfmt-dev, libgloo-dev, libsodium-dev, libspdlog-dev, libxxhash-dev")
+  "libtroupe${PROJECT_VERSION_MAJOR} (= ${PROJECT_VERSION}), libcaf-dev, libexpected-dev, libfmt-dev, libsodium-dev, libspdlog-dev, libxxhash-dev")
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
   "Headers, static libraries, and files for CMake (find_package) and pkg-config, to embed Troupe in a trainer.")
 include(CPack)

@@ -148,16 +148,16 @@ core::Result<void> ProcessRank::open_device() {
   return {};
 }
 
-core::Result<std::string> ProcessRank::gloo_host() const {
-  if (!state_->options.gloo_host.empty()) return state_->options.gloo_host;
+core::Result<std::string> ProcessRank::tcp_host() const {
+  if (!state_->options.tcp_host.empty()) return state_->options.tcp_host;
   // When nothing from outside needs to reach them.
   if (state_->is_one_host()) return "127.0.0.1";
   auto address = TRY(own_address_towards(environment().control_host, environment().control_port));
   // If all ranks reached rank 0 on the loopback interface, they reach each other there.
   if (!is_loopback(address) || is_loopback(environment().control_host)) return address;
   return core::fail(core::Errc::invalid_argument,
-                    "ranks on several hosts reach each other over Gloo, and this host's address on the way "
-                    "to rank 0 ({}) is {}, which leads nowhere else; give ProcessWorldOptions::gloo_host",
+                    "ranks on several hosts reach each other over TCP, and this host's address on the way "
+                    "to rank 0 ({}) is {}, which leads nowhere else; give ProcessWorldOptions::tcp_host",
                     environment().control_host, address);
 }
 
@@ -168,9 +168,10 @@ core::Result<gpu::CollectiveBackend*> ProcessRank::collectives(gpu::Rendezvous& 
     return state_->backend.get();
   }
   gpu::CollectiveOptions options;
-  if (state_->options.collectives == "gloo") options.gloo_host = TRY(gloo_host());
+  if (state_->options.collectives == "tcp") options.tcp_host = TRY(tcp_host());
   options.host = host_identity().id;
-  options.address_of_host = [this] { return gloo_host(); };
+  options.address_of_host = [this] { return tcp_host(); };
+  options.key = state_->token;
   options.register_memory = state_->options.register_memory;
   options.log = state_->warnings_of(Subsystem::collectives);
   state_->backend = TRY(gpu::open_collectives(state_->options.collectives, *state_->device,
@@ -187,7 +188,8 @@ core::Result<gpu::CollectiveBackend*> ProcessRank::host_collectives(gpu::Rendezv
   if (state_->host_backend) return state_->host_backend.get();
   gpu::CollectiveOptions options;
   options.host = host_identity().id;
-  options.address_of_host = [this] { return gloo_host(); };
+  options.address_of_host = [this] { return tcp_host(); };
+  options.key = state_->token;
   state_->host_backend =
       TRY(gpu::open_collectives("automatic", *state_->host_device, "host", rendezvous, options));
   return state_->host_backend.get();

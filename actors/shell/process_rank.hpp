@@ -14,7 +14,7 @@
 namespace troupe::actors {
 
 /// The world of one rank as a real process: CAF actors, TCP to the Coordinator, a device, collectives over
-/// shared memory or Gloo. ProcessWorld owns it.
+/// shared memory or TCP. ProcessWorld owns it.
 class ProcessRank final : public RankWorld {
  public:
   /// Errc::invalid_argument if the environment or the options are not usable.
@@ -72,7 +72,7 @@ class ProcessRank final : public RankWorld {
   void leave_epoch(const std::string& why);
   void hear_own(const messages::Envelope& envelope);
   gpu::DeviceFailed on_device_failure();
-  core::Result<std::string> gloo_host() const;
+  core::Result<std::string> tcp_host() const;
   void on_network(NetworkEvent event);
   void hear(NetworkEvent event);
   void tell_loss(const RankLost& loss);

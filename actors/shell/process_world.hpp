@@ -28,13 +28,13 @@ struct ProcessWorldOptions {
 
   /// Where rank, world and addresses come from; by default the process's environment.
   std::function<core::Result<JobEnvironment>()> environment;
-  /// As gpu::open_collectives() takes it: "automatic", "shared_memory" (ranks of one host), "gloo" (TCP) or
+  /// As gpu::open_collectives() takes it: "automatic", "shared_memory" (ranks of one host), "tcp" or
   /// "nccl" (GPUs).
   std::string collectives = "automatic";
-  /// This host's address as other hosts reach it, for "gloo" and for what ranks on GPUs of several hosts
+  /// This host's address as other hosts reach it, for "tcp" and for what ranks on GPUs of several hosts
   /// exchange besides their collectives. Empty: the loopback interface if all ranks are on one host,
   /// otherwise the address that this host uses to reach rank 0.
-  std::string gloo_host;
+  std::string tcp_host;
   /// NCCL may move gradients and parameters without copies of its own, see docs/nccl.md. The same on all
   /// ranks; refused with other collectives.
   bool register_memory = false;
@@ -64,7 +64,7 @@ struct ProcessWorldOptions {
 };
 
 /// This process as one rank of a job: CAF actors, TCP to the Coordinator, a device, and collectives over
-/// shared memory, Gloo or NCCL. Create it early in main(): it blocks SIGUSR1 for all threads that start
+/// shared memory, TCP or NCCL. Create it early in main(): it blocks SIGUSR1 for all threads that start
 /// later, and answers it by printing who waits for whom to standard error. For one session, which it must
 /// outlive, and another one after each form_anew().
 class ProcessWorld {

@@ -17,7 +17,7 @@ constexpr const char* kAll = "all-ranks";
 void* library() {
   static void* const loaded = [] {
     const char* named = std::getenv("TROUPE_LIBRARY");
-    // RTLD_DEEPBIND: the library finds its own Gloo before that of LibTorch.
+    // RTLD_DEEPBIND: the library finds its own libraries before what LibTorch exports.
     void* const found = dlopen(named != nullptr && *named != '\0' ? named : "libtroupe.so.0",
                                RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
     if (found == nullptr) {

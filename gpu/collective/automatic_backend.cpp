@@ -13,10 +13,12 @@ namespace troupe::gpu {
 using Clock = std::chrono::steady_clock;
 
 AutomaticBackend::AutomaticBackend(Rendezvous& rendezvous, std::uint64_t host,
-                                   std::function<core::Result<std::string>()> address)
+                                   std::function<core::Result<std::string>()> address,
+                                   std::optional<posix::JobToken> key)
     : rendezvous_(rendezvous),
       host_(fmt::format("{:016x}", host)),
       address_(std::move(address)),
+      key_(key),
       shared_memory_(rendezvous) {}
 
 core::Result<bool> AutomaticBackend::is_on_one_host(const GroupOptions& group) {
@@ -35,19 +37,20 @@ core::Result<bool> AutomaticBackend::is_on_one_host(const GroupOptions& group) {
 }
 
 core::Result<std::unique_ptr<Group>> AutomaticBackend::create_group(GroupOptions options) {
-  GlooBackend* gloo = nullptr;
+  TcpBackend* tcp = nullptr;
   {
     std::lock_guard lock(mutex_);
     if (!TRY(is_on_one_host(options))) {
-      if (!gloo_) {
-        GlooOptions chosen;
+      if (!tcp_) {
+        TcpOptions chosen;
         chosen.host = TRY(address_());
-        gloo_ = TRY(GlooBackend::open(rendezvous_, chosen));
+        chosen.key = key_;
+        tcp_ = TRY(TcpBackend::open(rendezvous_, chosen));
       }
-      gloo = gloo_.get();
+      tcp = tcp_.get();
     }
   }
-  if (gloo != nullptr) return gloo->create_group(std::move(options));
+  if (tcp != nullptr) return tcp->create_group(std::move(options));
   return shared_memory_.create_group(std::move(options));
 }
 

@@ -193,7 +193,7 @@ struct GroupOptions {
 class CollectiveBackend {
  public:
   virtual ~CollectiveBackend() = default;
-  virtual std::string_view name() const = 0;  ///< "simulated", "shared_memory", "gloo", "nccl"
+  virtual std::string_view name() const = 0;  ///< "simulated", "shared_memory", "tcp", "nccl"
   /// Memory of `device`, like Device::allocate(), for operations of this back-end's groups. Drain the streams
   /// before releasing it; groups may outlive it, and it may outlive the back-end. Call it before anything
   /// runs on the device: it may wait for all of it.

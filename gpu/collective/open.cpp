@@ -2,17 +2,22 @@
 
 #include "core/errors.hpp"
 #include "gpu/collective/automatic_backend.hpp"
-#include "gpu/collective/gloo/gloo_backend.hpp"
 #include "gpu/collective/nccl/open_nccl.hpp"
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"
+#include "gpu/collective/tcp/tcp_backend.hpp"
 #include "gpu/devices.hpp"
 
 namespace troupe::gpu {
 
 core::Result<void> check_collectives(std::string_view name) {
-  if (name == "automatic" || name == "shared_memory" || name == "gloo" || name == "nccl") return {};
+  if (name == "automatic" || name == "shared_memory" || name == "tcp" || name == "nccl") return {};
+  if (name == "gloo") {
+    return core::fail(
+        core::Errc::invalid_argument,
+        "the collectives gloo are gone; tcp, Troupe's own transport between hosts, took their place");
+  }
   return core::fail(core::Errc::invalid_argument,
-                    "there are no collectives called '{}'; use automatic, shared_memory, gloo or nccl", name);
+                    "there are no collectives called '{}'; use automatic, shared_memory, tcp or nccl", name);
 }
 
 core::Result<std::unique_ptr<CollectiveBackend>> open_collectives(std::string_view name, Device& device,
@@ -25,7 +30,7 @@ core::Result<std::unique_ptr<CollectiveBackend>> open_collectives(std::string_vi
   if (name == "automatic") name = is_gpu ? "nccl" : "shared_memory";
   if (is_gpu != (name == "nccl")) {
     return core::fail(core::Errc::invalid_argument, "{} does not move the memory of '{}'; use {}", name,
-                      device.description(), is_gpu ? "nccl" : "shared_memory or gloo");
+                      device.description(), is_gpu ? "nccl" : "shared_memory or tcp");
   }
   if (options.register_memory && !is_gpu) {
     return core::fail(core::Errc::invalid_argument,
@@ -34,17 +39,18 @@ core::Result<std::unique_ptr<CollectiveBackend>> open_collectives(std::string_vi
   }
   if (by_host) {
     std::unique_ptr<CollectiveBackend> backend =
-        std::make_unique<AutomaticBackend>(rendezvous, options.host, options.address_of_host);
+        std::make_unique<AutomaticBackend>(rendezvous, options.host, options.address_of_host, options.key);
     return backend;
   }
   if (name == "shared_memory") {
     std::unique_ptr<CollectiveBackend> backend = std::make_unique<SharedMemoryBackend>(rendezvous);
     return backend;
   }
-  if (name == "gloo") {
-    GlooOptions gloo;
-    gloo.host = options.gloo_host;
-    std::unique_ptr<CollectiveBackend> backend = TRY(GlooBackend::open(rendezvous, gloo));
+  if (name == "tcp") {
+    TcpOptions tcp;
+    tcp.host = options.tcp_host;
+    tcp.key = options.key;
+    std::unique_ptr<CollectiveBackend> backend = TRY(TcpBackend::open(rendezvous, tcp));
     return backend;
   }
   NcclOptions nccl;

@@ -17,14 +17,13 @@ namespace {
 using core::Errc;
 using core::Result;
 
-/// Beside the slots of collectives and of the watch. The size is a part of it: Gloo ends the process where a
-/// message is longer than its receive, so that these must not meet. Of large sizes it is a hash.
+/// The slot of messages with this tag and size: those of different sizes do not meet. Large sizes are there
+/// as a hash.
 std::uint64_t slot_of(std::uint32_t tag, std::size_t bytes) {
-  constexpr std::uint64_t kTaggedSlots = std::uint64_t{0x83} << 56;
-  constexpr int kBits = 24;
+  constexpr int kBits = 32;
   constexpr std::size_t kExact = std::size_t{1} << (kBits - 1);
   const std::uint64_t hash = bytes * 0x9e3779b97f4a7c15 >> (65 - kBits);
-  return kTaggedSlots | (bytes < kExact ? bytes : kExact | hash) << 32 | tag;
+  return (bytes < kExact ? bytes : kExact | hash) << 32 | tag;
 }
 
 /// Runs tasks at once, in the thread that enqueues them.
@@ -95,17 +94,22 @@ Result<std::unique_ptr<Peers>> Peers::connect(std::unique_ptr<Rendezvous> rendez
                                               const Peers* beside) {
   std::unique_ptr<Peers> peers(new Peers());
   peers->rendezvous_ = std::move(rendezvous);
+  // Members that share no host share no memory.
+  const auto host =
+      options.only_tcp ? static_cast<std::uint64_t>(options.group.self.value) + 1 : options.host;
   peers->backend_ = std::make_unique<AutomaticBackend>(
-      *peers->rendezvous_, options.host,
-      [address = options.address]() -> Result<std::string> { return address; });
-  GlooOptions gloo;
-  gloo.host = options.address;
-  peers->connections_ = beside != nullptr ? beside->connections_ : TRY(open_gloo_device(gloo));
+      *peers->rendezvous_, host, [address = options.address]() -> Result<std::string> { return address; },
+      options.key);
+  TcpOptions tcp;
+  tcp.host = options.address;
+  tcp.key = options.key;
+  peers->connections_ = beside != nullptr ? beside->connections_ : TRY(TcpHub::open(tcp));
   peers->device_ = TRY(open_device("host"));
   GroupOptions messages = options.group;
   messages.name += "-messages";
   peers->group_ = TRY(peers->backend_->create_group(std::move(options.group)));
-  peers->messages_ = TRY(Mesh::connect(peers->connections_, messages, *peers->rendezvous_));
+  peers->messages_ =
+      TRY(Mesh::connect(peers->connections_, messages, *peers->rendezvous_, Mesh::MovedBy::hub));
   return peers;
 }
 
@@ -202,7 +206,7 @@ Result<std::unique_ptr<PostedTransfer>> Peers::send(int to, std::uint32_t tag, C
 }
 
 Result<std::unique_ptr<PostedTransfer>> Peers::receive(int from, std::uint32_t tag, BufferView memory) {
-  if (from != Mesh::kAnyMember) TRY(check_member(from));
+  if (from != kAnyMember) TRY(check_member(from));
   return messages_->post_receive({from, slot_of(tag, memory.bytes), memory.data, memory.bytes});
 }
 

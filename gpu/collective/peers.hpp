@@ -12,23 +12,25 @@
 
 #include "core/result.hpp"
 #include "gpu/buffer.hpp"
-#include "gpu/collective/gloo/mesh.hpp"
 #include "gpu/collective/group.hpp"
+#include "gpu/collective/tcp/mesh.hpp"
 #include "gpu/device.hpp"
 
 namespace troupe::gpu {
 
 /// A group of processes without a session, whose operations are on host memory that others own, such as the
-/// tensors of another library: collectives over shared memory on one host and over Gloo on several, and
-/// messages with tags over Gloo. Thread-safe. Collectives run one after another in the order of their calls,
+/// tensors of another library: collectives over shared memory on one host and over TCP on several, and
+/// messages with tags over TCP. Thread-safe. Collectives run one after another in the order of their calls,
 /// which is the same on all members. As with Group, after an error other than Errc::invalid_argument nothing
 /// more works.
 class Peers {
  public:
   struct Options {
     GroupOptions group;
-    std::uint64_t host = 0;             ///< equal for ranks that can share memory
-    std::string address = "127.0.0.1";  ///< this host, as other members reach it
+    std::uint64_t host = 0;              ///< equal for ranks that can share memory
+    std::string address = "127.0.0.1";   ///< this host, as other members reach it
+    std::optional<posix::JobToken> key;  ///< TcpOptions::key
+    bool only_tcp = false;               ///< collectives go over TCP on one host too
   };
   /// Called by all members; returns when all have joined. `rendezvous` is used until then. `beside` is an
   /// earlier group of this process whose thread for messages is shared, or null.
@@ -55,7 +57,7 @@ class Peers {
   std::uint64_t completed() const;
 
   /// Messages to and from a member: those of one member, tag and size arrive in order, and others do not
-  /// meet. The memory stays alive until the message is over or this is gone. `from` may be Mesh::kAnyMember.
+  /// meet. The memory stays alive until the message is over or this is gone. `from` may be kAnyMember.
   core::Result<std::unique_ptr<PostedTransfer>> send(int to, std::uint32_t tag, ConstBufferView memory);
   core::Result<std::unique_ptr<PostedTransfer>> receive(int from, std::uint32_t tag, BufferView memory);
 
@@ -73,7 +75,7 @@ class Peers {
 
   std::unique_ptr<Rendezvous> rendezvous_;
   std::unique_ptr<CollectiveBackend> backend_;
-  std::shared_ptr<GlooDevice> connections_;  // shared with the groups that were made beside this one
+  std::shared_ptr<TcpHub> connections_;  // shared with the groups that were made beside this one
   std::unique_ptr<Group> group_;
   std::unique_ptr<Mesh> messages_;
   std::unique_ptr<Device> device_;

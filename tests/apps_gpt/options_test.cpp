@@ -120,7 +120,7 @@ TEST(GptOptions, EvaluateOnlyInOneProcess) {
 TEST(GptOptions, ThatALocalRunCannotHonourAreRefusedByName) {
   for (const std::string option :
        {"--checkpoints made-up", "--output made-up", "--resume made-up", "--save-every 5", "--keep-last 5",
-        "--strategy zero3", "--numerics fast", "--collectives gloo", "--local-checkpoints made-up",
+        "--strategy zero3", "--numerics fast", "--collectives tcp", "--local-checkpoints made-up",
         "--trace-steps 5", "--peak-tera-flops 5", "--bucket-elements 5", "--wire-dtype bf16"}) {
     EXPECT_THAT(error_of("--local " + option),
                 HasSubstr("cannot do what " + option.substr(0, option.find(' ')) + " asks for"));

@@ -115,7 +115,7 @@ const std::vector<OptionRow> kAllOptions{
     {"--bucket-elements", "4000", W::none},
     {"--no-overlap", "", W::none},
     {"--large-gradient-factor", "10", W::none},
-    {"--collectives", "gloo", W::none},
+    {"--collectives", "tcp", W::none},
     {"--register-memory", "", W::none},
     {"--recompute", "", W::none},
     {"--keep-last", "2", W::none},

@@ -110,7 +110,7 @@ TEST_F(LocalTierOnGpus, WhenAWholeCliqueIsLostNothingIsRestored) {
 
 TEST_F(LocalTierOnGpus, HostsExchangeCopiesOverTheirNetwork) {
   company_.is_on_several_hosts = true;
-  company_.alter = [](ProcessWorldOptions& options) { options.gloo_host = "127.0.0.1"; };
+  company_.alter = [](ProcessWorldOptions& options) { options.tcp_host = "127.0.0.1"; };
   const auto options = job(core::Strategy::zero1, 1);
   const auto expected = uninterrupted_hash(options);
   save(2, options);
@@ -133,7 +133,7 @@ TEST_F(LocalTierOnGpus, CopiesTakeNothingFromTheGpu) {
 
   for (const auto& result : company_.run<std::string>(2, name)) {
     ASSERT_TRUE(result) << result.error().message;
-    EXPECT_EQ(*result, "automatic") << "shared memory, or Gloo between hosts";
+    EXPECT_EQ(*result, "automatic") << "shared memory, or TCP between hosts";
   }
 }
 

@@ -17,7 +17,7 @@ TEST(Doctor, FindsThisMachineFitAndSaysWhatIsAbsent) {
     return std::find_if(findings.begin(), findings.end(),
                         [&](const Finding& each) { return each.name == name; });
   };
-  for (const char* name : {"kernel", "memory", "dev_shm", "openblas", "backend_gloo"}) {
+  for (const char* name : {"kernel", "memory", "dev_shm", "openblas", "backend_tcp"}) {
     ASSERT_NE(find(name), findings.end()) << name;
     EXPECT_NE(find(name)->status, Finding::Status::broken) << name;
   }

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 MOST = 25
-HEAVY = ("/caf/", "/fmt/", "/nlohmann/", "/spdlog/", "/asio/", "/msgpack/", "/gloo/")
+HEAVY = ("/caf/", "/fmt/", "/nlohmann/", "/spdlog/", "/asio/", "/msgpack/")
 
 
 def closure(compiler, include, header):

@@ -147,13 +147,13 @@ TEST(TrainerBits, OfLionAndOfMuonAreThoseOfOneRankWithDdpAndZero1) {
   }
 }
 
-TEST(TrainerBits, OverGlooAndWithOptimizerInstancesAreTheSame) {
+TEST(TrainerBits, OverTcpAndWithOptimizerInstancesAreTheSame) {
   tests::ScratchFolder folder;
   auto text = tests::write_sample_text(folder);
   auto corpus = *Corpus::open(text, 16);
   auto expected = reference(1, corpus);
 
-  for (auto options : {std::vector<std::string>{"--collectives", "gloo"}, {"--optimizer-instances", "2"}}) {
+  for (auto options : {std::vector<std::string>{"--collectives", "tcp"}, {"--optimizer-instances", "2"}}) {
     tests::GptJob job{4, 20, {}, options};
     auto output = folder.path(options[1]);
     auto result = tests::run_command(tests::gpt_command(job, text, output), std::chrono::seconds(120));

@@ -53,7 +53,7 @@ TEST_F(FewerRanks, GoOnInEveryStrategyAndOverEitherBackEnd) {
   for (const std::string strategy : {"ddp", "zero2", "zero3", "hsdp", "hfsdp"}) {
     SCOPED_TRACE(strategy);
     auto job =
-        job_with(2, {"--strategy", strategy, "--collectives", lost % 2 == 0 ? "gloo" : "shared_memory"});
+        job_with(2, {"--strategy", strategy, "--collectives", lost % 2 == 0 ? "tcp" : "shared_memory"});
     if (strategy.starts_with("h"))
       job.trainer_options.insert(job.trainer_options.end(), {"--optimizer-instances", "2"});
 

@@ -47,7 +47,7 @@ TEST_F(NodesInPlace, StrategiesGoOnWithTheSameBits) {
   for (const std::string strategy : {"ddp", "zero3", "hfsdp"}) {
     SCOPED_TRACE(strategy);
     auto job = job_with({"--max-restarts", "1"});
-    job.trainer_options = {"--strategy", strategy, "--collectives", lost % 2 == 0 ? "gloo" : "automatic"};
+    job.trainer_options = {"--strategy", strategy, "--collectives", lost % 2 == 0 ? "tcp" : "automatic"};
     if (strategy.starts_with("h"))
       job.trainer_options.insert(job.trainer_options.end(), {"--optimizer-instances", "2"});
 

@@ -138,7 +138,7 @@ INSTANTIATE_TEST_SUITE_P(
         differs("--loss-average", "tokens", "lanes"), differs("--numerics", "ordered", "fast"),
         differs("--wire-dtype", "f32", "bf16"), differs("--strategy", "zero1", "ddp"),
         differs("--gathered-units", "2", "1"), differs("--bucket-elements", "3000", "4000"),
-        flag("--no-overlap"), flag("--recompute"), differs("--collectives", "automatic", "gloo"),
+        flag("--no-overlap"), flag("--recompute"), differs("--collectives", "automatic", "tcp"),
         differs("--evaluate-every", "0", "2"), differs("--evaluation-batches", "1", "2"),
         differs("--sample-bytes", "0", "5"), differs("--prompt", "And", "The", {{"--prompt", "And"}}),
         differs("--temperature", "1", "0.5", {{"--temperature", "1"}}),

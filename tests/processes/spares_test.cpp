@@ -42,7 +42,7 @@ TEST_F(SpareProcesses, GoOnWithTheSameBitsInEveryStrategyAndOverEitherBackEnd) {
   for (const std::string strategy : {"ddp", "zero2", "zero3", "hsdp", "hfsdp"}) {
     SCOPED_TRACE(strategy);
     auto job = job_with(1);
-    job.trainer_options = {"--strategy", strategy, "--collectives", lost % 2 == 0 ? "gloo" : "shared_memory"};
+    job.trainer_options = {"--strategy", strategy, "--collectives", lost % 2 == 0 ? "tcp" : "shared_memory"};
     if (strategy.starts_with("h"))
       job.trainer_options.insert(job.trainer_options.end(), {"--optimizer-instances", "2"});
 

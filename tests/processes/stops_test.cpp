@@ -41,7 +41,7 @@ const std::vector<Mesh>& meshes_of_every_kind() {
       {2, {"--strategy", "ddp"}},
       {3, {"--strategy", "zero1"}},
       {4, {"--strategy", "zero3"}},
-      {2, {"--collectives", "gloo"}},
+      {2, {"--collectives", "tcp"}},
       {4, {"--tensor-parallel", "2"}},
       {2, {"--pipeline-parallel", "2"}},
       {4, {"--pipeline-parallel", "2", "--microbatches", "2"}},

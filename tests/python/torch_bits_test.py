@@ -90,8 +90,7 @@ ALL_MESHES = [(strategy, count, {"optimizer_instances": 2} if strategy in ("hsdp
 if os.environ.get("TROUPE_ALL_MESHES"):
     MESHES = MUON_MESHES = ALL_MESHES
 else:  # what the two leave out lies between what they have
-    # PyTorch brings a Gloo of its own, which must not come between Troupe and its.
-    MESHES = [("ddp", 2, {"collectives": "gloo"}), ("zero1", 3, {}), ("zero1", 4, {"units": ["LlamaDecoderLayer"]}),
+    MESHES = [("ddp", 2, {"collectives": "tcp"}), ("zero1", 3, {}), ("zero1", 4, {"units": ["LlamaDecoderLayer"]}),
               ("zero2", 2, {}), ("zero3", 1, {}), ("zero3", 3, {}), ("hsdp", 4, {"optimizer_instances": 2}),
               ("hfsdp", 4, {"optimizer_instances": 2, "gathered_units": 1})]
     MUON_MESHES = [("ddp", 3, {}), ("zero1", 2, {}), ("zero2", 4, {}), ("zero3", 3, {}),

@@ -86,8 +86,8 @@ class Layers(unittest.TestCase):
     def test_only_what_chooses_among_back_ends_climbs_to_them(self):
         self.takes("gpu/devices.cpp", '"gpu/host/host_device.hpp"')
         self.refuses("gpu/device.hpp", '"gpu/host/host_device.hpp"', "no other floor")
-        self.takes("gpu/collective/open.cpp", '"gpu/collective/gloo/gloo_backend.hpp"')
-        self.refuses("gpu/collective/reduce.cpp", '"gpu/collective/gloo/mesh.hpp"', "no other floor")
+        self.takes("gpu/collective/open.cpp", '"gpu/collective/tcp/tcp_backend.hpp"')
+        self.refuses("gpu/collective/reduce.cpp", '"gpu/collective/tcp/mesh.hpp"', "no other floor")
 
     def test_the_table_of_floors_has_no_circle(self):
         for floors in layers.FLOORS.values():
@@ -111,8 +111,8 @@ class Layers(unittest.TestCase):
         self.refuses("actors/shell/role_host.cpp", "<asio/io_context.hpp>", "Asio")
 
     def test_each_engine_stays_in_its_file(self):
-        self.takes("gpu/collective/gloo.cpp", "<gloo/context.h>")
-        self.refuses("gpu/collective/operations.cpp", "<gloo/context.h>", "Gloo")
+        self.takes("posix/authentication.cpp", "<sodium.h>")
+        self.refuses("gpu/collective/tcp/introduction.cpp", "<sodium.h>", "libsodium")
         self.takes("gpu/collective/nccl/cuda/abi_check.cpp", "<nccl.h>")
         self.refuses("actors/shell/caf_stage.cpp", "<nccl.h>", "NCCL")
         self.takes("gpu/cuda/stream.cpp", "<cuda_runtime.h>")

@@ -280,7 +280,7 @@ std::vector<Option> options_of(troupe_options& options) {
        named(training.wire_dtype, core::dtype_from_name)},
       {"device", "where tensors are: host, cuda or cuda:<index>",
        checked(world.device, gpu::check_device_name)},
-      {"collectives", "back-end: automatic, shared_memory, gloo or nccl",
+      {"collectives", "back-end: automatic, shared_memory, tcp or nccl",
        checked(world.collectives, gpu::check_collectives)},
       {"register-memory", "NCCL moves values without copies of its own where it can: true or false",
        flag(world.register_memory)},

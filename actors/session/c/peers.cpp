@@ -7,8 +7,11 @@
 #include <utility>
 
 #include "actors/session/c/calls.hpp"
+#include "actors/world/environment.hpp"
 #include "actors/world/host_identity.hpp"
+#include "actors/world/token_file.hpp"
 #include "gpu/collective/peers.hpp"
+#include "posix/authentication.hpp"
 
 using troupe::actors::c::call;
 using troupe::actors::c::dtype_of;
@@ -42,6 +45,25 @@ std::chrono::nanoseconds limit_of(std::int64_t milliseconds) {
   // A century is within the range of nanoseconds.
   constexpr std::int64_t kMost = std::int64_t{100} * 365 * 24 * 3600 * 1000;
   return std::chrono::milliseconds(std::clamp<std::int64_t>(milliseconds, 1, kMost));
+}
+
+/// TROUPE_JOB_TOKEN, or what TROUPE_JOB_TOKEN_FILE names. Ranks that meet over their own store may have
+/// neither.
+Result<std::optional<troupe::posix::JobToken>> key_of_job() {
+  const auto variables = troupe::actors::process_variables();
+  if (const auto text = variables("TROUPE_JOB_TOKEN"); text && !text->empty())
+    return std::optional(TRY(troupe::actors::token_from_hex(*text)));
+  if (const auto file = variables("TROUPE_JOB_TOKEN_FILE"); file && !file->empty())
+    return std::optional(TRY(troupe::actors::token_from_file(*file)));
+  return std::optional<troupe::posix::JobToken>();
+}
+
+/// TROUPE_PEERS_OVER, which is for measurements and tests.
+Result<bool> goes_only_over_tcp() {
+  const auto over = troupe::actors::process_variables()("TROUPE_PEERS_OVER").value_or("");
+  if (over.empty() || over == "automatic") return false;
+  if (over == "tcp") return true;
+  return fail(Errc::invalid_argument, "TROUPE_PEERS_OVER is '{}'; expected automatic or tcp", over);
 }
 
 class CallersStore final : public troupe::gpu::Rendezvous {
@@ -198,6 +220,8 @@ troupe_status troupe_peers_connect(const troupe_peers_options* options, troupe_p
     chosen.group.deadline = limit_of(options->milliseconds);
     chosen.host = troupe::actors::host_identity().id;
     if (options->address != nullptr) chosen.address = options->address;
+    chosen.key = TRY(key_of_job());
+    chosen.only_tcp = TRY(goes_only_over_tcp());
     auto made = std::make_unique<troupe_peers>();
     made->peers = TRY(Peers::connect(std::make_unique<CallersStore>(options->store), std::move(chosen),
                                      options->beside == nullptr ? nullptr : options->beside->peers.get()));

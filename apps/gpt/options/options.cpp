@@ -68,8 +68,8 @@ void add_distributed_options(CLI::App& app, Options& options) {
          "with one scale (MXFP8), and gather them in this form")
       ->type_name("TEXT")
       ->check(apps::detail::one_of({"f8_e4m3", "f8_e5m2"}), "f8_e4m3|f8_e5m2");
-  add_choice(app, "--collectives", o.world.collectives, {"automatic", "shared_memory", "gloo", "nccl"},
-             "automatic, shared_memory, gloo or nccl")
+  add_choice(app, "--collectives", o.world.collectives, {"automatic", "shared_memory", "tcp", "nccl"},
+             "automatic, shared_memory, tcp or nccl")
       ->capture_default_str();
   app.add_flag(
       "--register-memory", o.world.register_memory,

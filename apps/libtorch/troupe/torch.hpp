@@ -26,8 +26,8 @@ class Error : public std::runtime_error {
 /// gradient is frozen. Gradients go to the session from hooks while backward runs. A trainer belongs to one
 /// thread. Calls throw Error.
 ///
-/// The library libtroupe.so.0, or what TROUPE_LIBRARY names, is loaded such that neither finds the other's
-/// Gloo: LibTorch exports the symbols of one of its own.
+/// The library libtroupe.so.0, or what TROUPE_LIBRARY names, is loaded such that neither finds what is the
+/// other's: LibTorch exports the symbols of libraries of its own.
 class Trainer {
  public:
   using Parameters = std::vector<std::pair<std::string, at::Tensor>>;

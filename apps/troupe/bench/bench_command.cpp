@@ -56,14 +56,15 @@ double seconds_of(std::span<const CollectiveTime> times, const CollectiveTime& l
 }
 
 void print_table(std::span<const CollectiveTime> times) {
-  fmt::print("{:<16}{:>6}{:>12}{:>20}{:>12}{:>8}{:>22}\n", "operation", "ranks", "bytes", "shared_memory us",
-             "gloo us", "ratio", "shared_memory GB/s");
+  fmt::print("{:<16}{:>6}{:>12}{:>20}{:>12}{:>8}{:>22}{:>20}\n", "operation", "ranks", "bytes",
+             "shared_memory us", "tcp us", "ratio", "shared_memory GB/s", "tcp % of loopback");
   for (const CollectiveTime& time : times) {
     if (time.backend != "shared_memory") continue;
-    const double gloo = seconds_of(times, time, "gloo");
-    fmt::print("{:<16}{:>6}{:>12}{:>20.1f}{:>12.1f}{:>8.1f}{:>22.2f}\n", time.operation, time.ranks,
-               time.bytes, time.seconds * 1e6, gloo * 1e6, gloo / time.seconds,
-               static_cast<double>(time.bytes) / time.seconds / 1e9);
+    const double tcp = seconds_of(times, time, "tcp");
+    fmt::print("{:<16}{:>6}{:>12}{:>20.1f}{:>12.1f}{:>8.1f}{:>22.2f}{:>20.0f}\n", time.operation, time.ranks,
+               time.bytes, time.seconds * 1e6, tcp * 1e6, tcp / time.seconds,
+               static_cast<double>(time.bytes) / time.seconds / 1e9,
+               100 * seconds_of(times, time, "loopback") / tcp);
   }
 }
 
@@ -151,8 +152,8 @@ void add_step_bench(CLI::App& bench, int& exit_code) {
   add_choices(*step, "--strategy", flags->strategies, {"ddp", "zero1", "zero2", "zero3"},
               "One or more of ddp, zero1, zero2 and zero3, with commas between them")
       ->capture_default_str();
-  add_choice(*step, "--collectives", flags->bench.collectives, {"automatic", "shared_memory", "gloo"},
-             "automatic, shared_memory or gloo")
+  add_choice(*step, "--collectives", flags->bench.collectives, {"automatic", "shared_memory", "tcp"},
+             "automatic, shared_memory or tcp")
       ->capture_default_str();
   add_choice(*step, "--numerics", flags->numerics, {"ordered", "fast"}, "ordered or fast")
       ->capture_default_str();
@@ -336,8 +337,8 @@ void add_moe_bench(CLI::App& bench, int& exit_code) {
   // Lives as long as the command's callbacks, which both hold it.
   const auto flags = std::make_shared<MoeFlags>();
   add_number(*command, "--ranks", flags->bench.ranks, kRanks, "Number of ranks")->capture_default_str();
-  add_choice(*command, "--collectives", flags->bench.collectives, {"shared_memory", "gloo"},
-             "shared_memory or gloo")
+  add_choice(*command, "--collectives", flags->bench.collectives, {"shared_memory", "tcp"},
+             "shared_memory or tcp")
       ->capture_default_str();
   add_number(*command, "--tokens", flags->bench.tokens, {1, 1 << 20}, "Tokens per rank")
       ->capture_default_str();
@@ -373,8 +374,8 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   add_moe_bench(*bench, exit_code);
   add_kernel_bench(*bench, exit_code);
   add_pipeline_bench(*bench, exit_code);
-  CLI::App* const collectives =
-      bench->add_subcommand("collectives", "Measure shared_memory and gloo against each other");
+  CLI::App* const collectives = bench->add_subcommand(
+      "collectives", "Measure shared_memory and tcp against each other, and tcp against plain sockets");
   // Lives as long as the command's callbacks, which both hold it.
   const auto flags = std::make_shared<BenchFlags>();
   add_numbers(*collectives, "--ranks", flags->bench.ranks, kRanks,

@@ -14,10 +14,11 @@
 
 #include "apps/command_line/say.hpp"
 #include "apps/troupe/bench/children.hpp"
+#include "apps/troupe/bench/plain_loopback.hpp"
 #include "core/errors.hpp"
-#include "gpu/collective/gloo/gloo_backend.hpp"
 #include "gpu/collective/rendezvous_file.hpp"
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"
+#include "gpu/collective/tcp/tcp_backend.hpp"
 #include "gpu/host/host_device.hpp"
 
 namespace troupe::apps {
@@ -42,18 +43,26 @@ class Member {
     member->output_ = TRY(member->device_->allocate(bytes));
     member->stream_ = TRY(member->device_->create_stream({.name = "bench"}));
     TRY(member->add_group(std::make_unique<gpu::SharedMemoryBackend>(rendezvous)));
-    TRY(member->add_group(TRY(gpu::GlooBackend::open(rendezvous, {}))));
+    TRY(member->add_group(TRY(gpu::TcpBackend::open(rendezvous, {}))));
+    member->plain_ = TRY(PlainLoopback::connect(rendezvous, index, ranks));
     return member;
   }
 
-  std::size_t backends() const { return groups_.size(); }
-  std::string backend_name(std::size_t index) const { return std::string(backends_[index]->name()); }
+  /// The back-ends, and the limit of the last.
+  std::size_t ways() const { return groups_.size() + 1; }
+  std::string name_of_way(std::size_t index) const {
+    return index < groups_.size() ? std::string(backends_[index]->name()) : "loopback";
+  }
 
   /// Seconds for each of `count` operations in a row, from a common start.
-  Result<double> time(std::size_t backend, gpu::OperationKind kind, std::size_t bytes, int count) {
+  Result<double> time(std::size_t way, gpu::OperationKind kind, std::size_t bytes, int count) {
     TRY(perform(*groups_.front(), {}, 1));
     const auto begin = std::chrono::steady_clock::now();
-    TRY(perform(*groups_[backend], operation(kind, bytes), count));
+    if (way < groups_.size()) {
+      TRY(perform(*groups_[way], operation(kind, bytes), count));
+    } else {
+      for (int i = 0; i < count; ++i) TRY(move_plainly(kind, bytes));
+    }
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / count;
   }
 
@@ -87,6 +96,21 @@ class Member {
     return operation;
   }
 
+  /// What the operation has to move, at least, over connections of all to all.
+  Result<void> move_plainly(gpu::OperationKind kind, std::size_t bytes) {
+    const auto ranks = static_cast<std::size_t>(ranks_);
+    const auto self = static_cast<std::size_t>(index_);
+    const bool broadcasts = kind == gpu::OperationKind::broadcast;
+    std::size_t each = bytes / ranks;
+    if (kind == gpu::OperationKind::all_reduce) each *= 2;
+    if (kind == gpu::OperationKind::barrier) each = 1;
+    std::vector<std::size_t> to(ranks, broadcasts ? (self == 0 ? bytes : 0) : each);
+    std::vector<std::size_t> from(ranks, broadcasts ? 0 : each);
+    if (broadcasts && self != 0) from[0] = bytes;
+    to[self] = from[self] = 0;
+    return plain_->exchange(to, from);
+  }
+
   Result<void> perform(gpu::Group& group, const gpu::Operation& operation, int count) {
     std::shared_ptr<gpu::OperationStatus> last;
     for (int i = 0; i < count; ++i) last = TRY(group.post(operation, stream_.get()));
@@ -103,6 +127,7 @@ class Member {
   gpu::Stream stream_;
   std::vector<std::unique_ptr<gpu::CollectiveBackend>> backends_;
   std::vector<std::unique_ptr<gpu::Group>> groups_;
+  std::unique_ptr<PlainLoopback> plain_;
 };
 
 double median(std::vector<double> values) {
@@ -115,18 +140,18 @@ Result<void> measure_case(Member& member, gpu::OperationKind kind, std::size_t b
   // Many small operations make a batch, so that its start and end do not count.
   const int count = bytes <= (64 << 10) ? 50 : bytes <= (1 << 20) ? 10 : 1;
   constexpr int kBatches = 9;
-  std::vector<std::vector<double>> seconds(member.backends());
-  for (std::size_t backend = 0; backend < member.backends(); ++backend) {
-    TRY(member.time(backend, kind, bytes, 1));
+  std::vector<std::vector<double>> seconds(member.ways());
+  for (std::size_t way = 0; way < member.ways(); ++way) {
+    TRY(member.time(way, kind, bytes, 1));
   }
   for (int batch = 0; batch < kBatches; ++batch) {
-    for (std::size_t backend = 0; backend < member.backends(); ++backend) {
-      seconds[backend].push_back(TRY(member.time(backend, kind, bytes, count)));
+    for (std::size_t way = 0; way < member.ways(); ++way) {
+      seconds[way].push_back(TRY(member.time(way, kind, bytes, count)));
     }
   }
-  for (std::size_t backend = 0; backend < member.backends() && report != nullptr; ++backend) {
-    fmt::print(report, "{} {} {} {} {}\n", member.backend_name(backend), gpu::name_of(kind), ranks, bytes,
-               median(seconds[backend]));
+  for (std::size_t way = 0; way < member.ways() && report != nullptr; ++way) {
+    fmt::print(report, "{} {} {} {} {}\n", member.name_of_way(way), gpu::name_of(kind), ranks, bytes,
+               median(seconds[way]));
   }
   return {};
 }

@@ -28,8 +28,8 @@ struct CollectiveBench {
 };
 
 /// Forks the ranks, so the process must not have threads yet, and measures f32 operations with shared_memory
-/// and gloo in turn, batch by batch: what else runs on the machine falls on both. Waits for the ranks, and
-/// leaves nothing behind.
+/// and tcp in turn, batch by batch, and plain sockets that move the same bytes ("loopback"): what else runs
+/// on the machine falls on all. Waits for the ranks, and leaves nothing behind.
 core::Result<std::vector<CollectiveTime>> measure_collectives(const CollectiveBench& bench);
 
 }  // namespace troupe::apps

@@ -22,9 +22,9 @@
 #include "core/experts/router.hpp"
 #include "core/experts/row_move.hpp"
 #include "core/random.hpp"
-#include "gpu/collective/gloo/gloo_backend.hpp"
 #include "gpu/collective/rendezvous_file.hpp"
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"
+#include "gpu/collective/tcp/tcp_backend.hpp"
 #include "gpu/host/host_device.hpp"
 
 namespace troupe::apps {
@@ -58,8 +58,8 @@ class MoeMember {
                                                    int index) {
     auto member = std::unique_ptr<MoeMember>(new MoeMember(bench, index));
     member->owners_ = TRY(core::ExpertOwners::create(bench.experts, static_cast<std::size_t>(bench.ranks)));
-    if (bench.collectives == "gloo") {
-      member->backend_ = TRY(gpu::GlooBackend::open(rendezvous, {}));
+    if (bench.collectives == "tcp") {
+      member->backend_ = TRY(gpu::TcpBackend::open(rendezvous, {}));
     } else {
       member->backend_ = std::make_unique<gpu::SharedMemoryBackend>(rendezvous);
     }

@@ -10,7 +10,7 @@ namespace troupe::apps {
 
 struct MoeBench {
   int ranks = 2;
-  std::string collectives = "shared_memory";  ///< or gloo
+  std::string collectives = "shared_memory";  ///< or tcp
   std::size_t tokens = 2048;                  ///< of each rank
   std::size_t width = 1024;                   ///< fp32 elements of a token
   std::size_t experts = 16;                   ///< of all ranks together, which must divide them

@@ -168,7 +168,7 @@ Finding cuda() {
 
 Finding nccl() {
   if (!gpu::is_built_with_cuda())
-    return {"backend_nccl", Status::absent, "not in this build", "ranks use shared_memory or gloo"};
+    return {"backend_nccl", Status::absent, "not in this build", "ranks use shared_memory or tcp"};
   const auto library = gpu::open_nccl_library();
   if (!library)
     return {"backend_nccl", Status::absent, "built, but NCCL was not found", library.error().message};
@@ -227,7 +227,7 @@ std::vector<Finding> examine() {
           cuda(),
           {"backend_simulated", Status::ok, "built", ""},
           {"backend_shared_memory", Status::ok, "built", ""},
-          {"backend_gloo", Status::ok, "built", ""},
+          {"backend_tcp", Status::ok, "built", ""},
           nccl()};
 }
 

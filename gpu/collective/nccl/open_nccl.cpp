@@ -18,7 +18,7 @@ core::Result<std::unique_ptr<CollectiveBackend>> open_nccl_backend([[maybe_unuse
 #ifdef TROUPE_HAS_CUDA
   if (device.kind() != DeviceKind::cuda) {
     return core::fail(core::Errc::invalid_argument,
-                      "nccl: expected a CUDA device, found '{}'; use shared_memory or gloo there",
+                      "nccl: expected a CUDA device, found '{}'; use shared_memory or tcp there",
                       device.description());
   }
   auto library = TRY(open_nccl_library());
@@ -27,7 +27,7 @@ core::Result<std::unique_ptr<CollectiveBackend>> open_nccl_backend([[maybe_unuse
 #else
   return core::fail(core::Errc::unavailable,
                     "nccl: expected a build with the CUDA data plane, but this one has none; build with "
-                    "-DTROUPE_CUDA=ON, or use shared_memory or gloo");
+                    "-DTROUPE_CUDA=ON, or use shared_memory or tcp");
 #endif
 }
 

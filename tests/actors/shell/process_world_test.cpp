@@ -17,9 +17,9 @@
 namespace troupe::actors {
 namespace {
 
-TEST(ProcessWorld, RanksOfOneHostMeetOverGlooWhereNobodyOutsideReachesThem) {
+TEST(ProcessWorld, RanksOfOneHostMeetOverTcpWhereNobodyOutsideReachesThem) {
   ProcessWorldOptions options;
-  options.collectives = "gloo";
+  options.collectives = "tcp";
   options.environment = [] {
     JobEnvironment environment;
     environment.world = core::WorldSize{2};
@@ -44,7 +44,7 @@ TEST(ProcessWorld, RanksOfOneHostMeetOverGlooWhereNobodyOutsideReachesThem) {
                                                .deadline = std::chrono::milliseconds(1)});
 
   EXPECT_FALSE(group.has_value()) << "the other did not come";
-  const auto doorplate = rendezvous.get("job/1/dp/gloo/0", {});
+  const auto doorplate = rendezvous.get("job/1/dp/tcp/0", {});
   ASSERT_TRUE(doorplate.has_value());
   EXPECT_THAT(*doorplate, ::testing::HasSubstr(" 127.0.0.1 "));
 }

@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "core/errors.hpp"
-#include "gpu/collective/gloo/gloo_backend.hpp"
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"
 #include "gpu/collective/simulated/fabric.hpp"
+#include "gpu/collective/tcp/tcp_backend.hpp"
 #include "gpu/host/host_device.hpp"
 #include "gpu/simulated/simulated_device.hpp"
 #include "tests/gpu/manual_timeline.hpp"
@@ -68,8 +68,8 @@ RealMember make_shared_memory(Rendezvous& rendezvous) {
   return {open_host_device().value(), std::make_unique<SharedMemoryBackend>(rendezvous)};
 }
 
-RealMember make_gloo(Rendezvous& rendezvous) {
-  return {open_host_device().value(), GlooBackend::open(rendezvous, {}).value()};
+RealMember make_tcp(Rendezvous& rendezvous) {
+  return {open_host_device().value(), TcpBackend::open(rendezvous, {}).value()};
 }
 
 /// Members in real time, each with its device.
@@ -153,7 +153,7 @@ class NcclCompany final : public Company {
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, BackendKind kind) {
-  constexpr const char* kNames[] = {"simulated", "shared_memory", "gloo", "nccl"};
+  constexpr const char* kNames[] = {"simulated", "shared_memory", "tcp", "nccl"};
   return out << kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -163,8 +163,8 @@ std::unique_ptr<Company> Company::form(BackendKind kind, int size) {
       return std::make_unique<SimulatedCompany>(size);
     case BackendKind::shared_memory:
       return std::make_unique<RealCompany>(size, make_shared_memory);
-    case BackendKind::gloo:
-      return std::make_unique<RealCompany>(size, make_gloo);
+    case BackendKind::tcp:
+      return std::make_unique<RealCompany>(size, make_tcp);
     case BackendKind::nccl:
       return std::make_unique<NcclCompany>(size);
   }
@@ -177,7 +177,7 @@ BackendTraits traits_of(BackendKind kind) {
       return {.runs_in_real_time = false};
     case BackendKind::shared_memory:
       return {};
-    case BackendKind::gloo:  // its messages carry no signature
+    case BackendKind::tcp:  // its messages carry no signature
       return {.names_missing_members = false, .finds_disagreement = false};
     case BackendKind::nccl:
       return {.names_missing_members = false,

@@ -13,7 +13,7 @@
 namespace troupe::gpu {
 
 /// `nccl` stands for the back-end with the emulated library of tests/nccl_emulation.
-enum class BackendKind { simulated, shared_memory, gloo, nccl };
+enum class BackendKind { simulated, shared_memory, tcp, nccl };
 std::ostream& operator<<(std::ostream& out, BackendKind kind);
 
 /// Where back-ends differ, as group.hpp says.

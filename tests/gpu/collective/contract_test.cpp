@@ -375,7 +375,7 @@ TEST_P(CollectiveContract, SayingWhichMemoryIsUsedChangesNoResult) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, CollectiveContract,
                          ::testing::Combine(::testing::Values(BackendKind::simulated,
-                                                              BackendKind::shared_memory, BackendKind::gloo,
+                                                              BackendKind::shared_memory, BackendKind::tcp,
                                                               BackendKind::nccl),
                                             ::testing::Values(1, 2, 3, 4, 8)),
                          name_of_case);

@@ -28,7 +28,7 @@ TEST_P(CollectiveFailure, AMemberThatDoesNotComeEndsTheOthersAtTheirDeadline) {
     statuses.push_back(stage.post(i, {.deadline = std::chrono::milliseconds(50)}));
   }
   stage.settle();
-  // With Gloo the first member that gives up looks lost to the others.
+  // With TCP the first member that gives up looks lost to the others.
   const bool tells_why = stage.traits().names_missing_members;
   for (const auto& status : statuses) {
     EXPECT_THAT(outcome_of(*status), ::testing::AnyOf("timeout", tells_why ? "timeout" : "peer_lost"));
@@ -70,7 +70,7 @@ TEST_P(CollectiveFailure, AbortEndsWhatRunsAndWhatComesLater) {
 }
 
 TEST_P(CollectiveFailure, AMemberThatIsGoneIsNamedWithItsAddress) {
-  if (n == 1 || std::get<0>(GetParam()) != BackendKind::gloo) GTEST_SKIP() << "only Gloo has addresses";
+  if (n == 1 || std::get<0>(GetParam()) != BackendKind::tcp) GTEST_SKIP() << "only TCP has addresses";
   const auto lost = std::to_string(stage.company->options_of(n - 1, "dp", {}).self.value);
   stage.groups.back().reset();
 
@@ -78,7 +78,6 @@ TEST_P(CollectiveFailure, AMemberThatIsGoneIsNamedWithItsAddress) {
   stage.settle();
 
   EXPECT_EQ(outcome_of(*status), "peer_lost");
-  // Gloo itself would name its source, and a door of this process.
   EXPECT_THAT(message_of(*status),
               ::testing::ContainsRegex("rank " + lost + " at 127.0.0.1 port [0-9]+ \\([^[]*\\);"));
 }
@@ -177,7 +176,7 @@ struct Holdings {
 
 TEST(CollectiveEpochs, AHundredAbortsAtAnyMomentLeakNothing) {
   for (const BackendKind kind :
-       {BackendKind::simulated, BackendKind::shared_memory, BackendKind::gloo, BackendKind::nccl}) {
+       {BackendKind::simulated, BackendKind::shared_memory, BackendKind::tcp, BackendKind::nccl}) {
     std::mt19937_64 random(99);
     const auto company = Company::form(kind, 3);
     const auto streams = company->create_streams();
@@ -215,7 +214,7 @@ TEST(CollectiveEpochs, AHundredAbortsAtAnyMomentLeakNothing) {
 
 TEST(CollectiveEpochs, WhoeverIsDoneFirstLeavesWithoutHarm) {
   using Counts = std::vector<std::size_t>;
-  for (const BackendKind kind : {BackendKind::shared_memory, BackendKind::gloo, BackendKind::nccl}) {
+  for (const BackendKind kind : {BackendKind::shared_memory, BackendKind::tcp, BackendKind::nccl}) {
     const auto company = Company::form(kind, 3);
     const auto streams = company->create_streams();
     std::vector<Bytes> buffers(3, Bytes(32));
@@ -226,7 +225,7 @@ TEST(CollectiveEpochs, WhoeverIsDoneFirstLeavesWithoutHarm) {
       std::vector<std::jthread> threads;
       for (std::size_t i = 0; i < 3; ++i) {
         threads.emplace_back([&, i] {
-          // Over Gloo the first still waits for the second when the third has sent its share and is gone.
+          // Over TCP the first still waits for the second when the third has sent its share and is gone.
           if (i == 1) (void)third_is_gone.get_future().wait_for(std::chrono::milliseconds(10));
           Operation operation{.kind = OperationKind::all_to_all,
                               .input_counts = i == 0 ? Counts{0, 0, 0} : Counts{4, 0, 0},
@@ -248,7 +247,7 @@ TEST(CollectiveEpochs, WhoeverIsDoneFirstLeavesWithoutHarm) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, CollectiveFailure,
                          ::testing::Combine(::testing::Values(BackendKind::simulated,
-                                                              BackendKind::shared_memory, BackendKind::gloo,
+                                                              BackendKind::shared_memory, BackendKind::tcp,
                                                               BackendKind::nccl),
                                             ::testing::Values(1, 2, 3, 4, 8)),
                          name_of_case);

@@ -24,7 +24,7 @@ TEST(OpenCollectives, RefusesToRegisterMemoryOfTheHost) {
   MemoryRendezvous rendezvous;
   CollectiveOptions options;
   options.register_memory = true;
-  for (const char* const name : {"automatic", "shared_memory", "gloo"}) {
+  for (const char* const name : {"automatic", "shared_memory", "tcp"}) {
     const auto refused = open_collectives(name, *device, "host", rendezvous, options);
     ASSERT_FALSE(refused.has_value());
     EXPECT_EQ(refused.error().code, core::Errc::invalid_argument);
@@ -85,8 +85,8 @@ TEST(OpenCollectives, ChoosesForEachGroupByTheHostsOfItsMembers) {
   EXPECT_TRUE(was_told("host0/shared_memory"));
   EXPECT_TRUE(was_told("host1/shared_memory"));
   EXPECT_FALSE(was_told("all/shared_memory"));
-  EXPECT_TRUE(was_told("all/gloo/3"));
-  EXPECT_FALSE(was_told("host0/gloo/0"));
+  EXPECT_TRUE(was_told("all/tcp/3"));
+  EXPECT_FALSE(was_told("host0/tcp/0"));
 }
 
 }  // namespace

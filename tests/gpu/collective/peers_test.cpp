@@ -140,7 +140,7 @@ TEST_P(PeersOn, KeepMessagesOfTagsAndSizesApart) {
   EXPECT_THAT(got_one, ElementsAre(1));
   EXPECT_THAT(got_two, ElementsAre(2));
   EXPECT_THAT(got_pair, ElementsAre(3, 4));
-  const auto any = members[0]->receive(Mesh::kAnyMember, 9, view_of_all(from_anybody)).value();
+  const auto any = members[0]->receive(kAnyMember, 9, view_of_all(from_anybody)).value();
   sent.push_back(members[2]->send(0, 9, view_of_all(two)).value());
   EXPECT_EQ(any->wait(deadline).value(), 2);
   for (const auto& each : sent) EXPECT_TRUE(each->wait(deadline));

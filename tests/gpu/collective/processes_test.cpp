@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "core/errors.hpp"
-#include "gpu/collective/gloo/gloo_backend.hpp"
 #include "gpu/collective/rendezvous_file.hpp"
 #include "gpu/collective/shared_memory/shared_memory_backend.hpp"
+#include "gpu/collective/tcp/tcp_backend.hpp"
 #include "gpu/host/host_device.hpp"
 #include "tests/gpu/collective/company.hpp"
 #include "tests/support/environment.hpp"
@@ -48,7 +48,7 @@ struct Scene {
 };
 
 std::unique_ptr<CollectiveBackend> make_backend(BackendKind kind, Rendezvous& rendezvous) {
-  if (kind == BackendKind::gloo) return GlooBackend::open(rendezvous, {}).value();
+  if (kind == BackendKind::tcp) return TcpBackend::open(rendezvous, {}).value();
   return std::make_unique<SharedMemoryBackend>(rendezvous);
 }
 
@@ -202,10 +202,10 @@ TEST_P(CollectiveProcesses, AStoppedPeerEndsEverySurvivorAtTheDeadline) {
   processes.wait_for_operations(1, 3);
   const auto stopped = processes.send(1, SIGSTOP);
   for (const Report& end : processes.wait_for_ends(1)) {
-    // With Gloo the survivor that gives up first looks lost to the other.
+    // With TCP the survivor that gives up first looks lost to the other.
     EXPECT_THAT(
         core::to_string(end.code),
-        ::testing::AnyOf(std::string("timeout"), GetParam() == BackendKind::gloo ? "peer_lost" : "timeout"));
+        ::testing::AnyOf(std::string("timeout"), GetParam() == BackendKind::tcp ? "peer_lost" : "timeout"));
     EXPECT_LT(end.time - stopped, deadline + patience());
   }
 }
@@ -224,7 +224,7 @@ TEST_P(CollectiveProcesses, AllStoppedForLongerThanTheDeadlineGoOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, CollectiveProcesses,
-                         ::testing::Values(BackendKind::shared_memory, BackendKind::gloo),
+                         ::testing::Values(BackendKind::shared_memory, BackendKind::tcp),
                          ::testing::PrintToStringParamName());
 
 }  // namespace

@@ -130,7 +130,7 @@ TEST_P(NamedRows, AreRefusedByNameWhereOnlyWholeMemoryMoves) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, NamedRows,
                          ::testing::Combine(::testing::Values(BackendKind::simulated,
-                                                              BackendKind::shared_memory, BackendKind::gloo,
+                                                              BackendKind::shared_memory, BackendKind::tcp,
                                                               BackendKind::nccl),
                                             ::testing::Values(1, 2, 3, 4, 8)),
                          name_of_case);

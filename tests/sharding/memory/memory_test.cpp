@@ -155,7 +155,7 @@ TEST_P(MemoryLimit, OfOneRankIsToldToTheOthers) {
 
 INSTANTIATE_TEST_SUITE_P(Of, MemoryLimit,
                          testing::Values(Limit{"--data-limit", "data", "shared_memory"},
-                                         Limit{"--data-limit", "data", "gloo"},
+                                         Limit{"--data-limit", "data", "tcp"},
                                          Limit{"--address-limit", "addresses", "shared_memory"}),
                          testing::PrintToStringParamName());
 
@@ -204,7 +204,7 @@ std::vector<Job> jobs() {
   for (const char* strategy : {"ddp", "zero1", "zero2", "zero3"}) {
     found.push_back({strategy, 1, "fast", "shared_memory", {}});
     for (const char* numerics : {"fast", "ordered"}) {
-      for (const char* collectives : {"shared_memory", "gloo"}) {
+      for (const char* collectives : {"shared_memory", "tcp"}) {
         found.push_back({strategy, 4, numerics, collectives, {}});
       }
     }

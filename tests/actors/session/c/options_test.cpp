@@ -44,7 +44,7 @@ TEST(OptionsOfTheCInterface, SetWhatTheirNamesSay) {
   set(options, "keep-every", "40");
   set(options, "staging-mebibytes", "2");
   set(options, "device", "cuda:1");
-  set(options, "collectives", "gloo");
+  set(options, "collectives", "tcp");
   set(options, "join-seconds", "1.5");
   set(options, "step-seconds", "2.5");
 
@@ -74,7 +74,7 @@ TEST(OptionsOfTheCInterface, SetWhatTheirNamesSay) {
   EXPECT_EQ(options.session.checkpoint.retention, (core::Retention{.keep_last = 3, .keep_every = 40}));
   EXPECT_EQ(options.session.checkpoint.staging_bytes, std::uint64_t{2} << 20);
   EXPECT_EQ(options.world.device, "cuda:1");
-  EXPECT_EQ(options.world.collectives, "gloo");
+  EXPECT_EQ(options.world.collectives, "tcp");
   EXPECT_EQ(options.session.join_deadline, 1500ms);
   EXPECT_EQ(options.session.step_deadline, 2500ms);
 
@@ -153,7 +153,7 @@ TEST(OptionsOfTheCInterface, CutTheJobAlongTheAxisThatTheyName) {
 TEST(OptionsOfTheCInterface, AreCheckedWhenTheyAreSet) {
   troupe_options options;
   set(options, "device", "cuda:3");
-  set(options, "collectives", "gloo");
+  set(options, "collectives", "tcp");
   const std::vector<std::pair<std::string_view, std::string_view>> wrong{
       {"device", "gpu"},       {"device", "cuda:-1"},    {"device", ""},     {"collectives", "mpi"},
       {"collectives", ""},     {"strategy", "zero4"},    {"lanes", "-1"},    {"lanes", "two"},
@@ -166,7 +166,7 @@ TEST(OptionsOfTheCInterface, AreCheckedWhenTheyAreSet) {
     EXPECT_TRUE(done.error().message.starts_with(std::string(name) + ": ")) << done.error().message;
   }
   EXPECT_EQ(options.world.device, "cuda:3") << "as it was";
-  EXPECT_EQ(options.world.collectives, "gloo");
+  EXPECT_EQ(options.world.collectives, "tcp");
 }
 
 TEST(OptionsOfTheCInterface, TakeAnOrderOfUnitsAndRefuseWhatIsNoListOfNumbers) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/result.hpp"
-#include "gpu/collective/gloo/mesh.hpp"
+#include "gpu/collective/tcp/mesh.hpp"
 
 namespace troupe::gpu {
 

@@ -1,10 +1,10 @@
-#include "actors/world/transport/authentication.hpp"
+#include "posix/authentication.hpp"
 
 #include <sodium.h>
 
 #include "core/errors.hpp"
 
-namespace troupe::actors {
+namespace troupe::posix {
 namespace {
 
 unsigned char* raw(std::byte* bytes) {
@@ -68,4 +68,4 @@ bool is_proof(const Proof& proof, const JobToken& token, std::span<const std::by
   return sodium_memcmp(proof.data(), expected.data(), proof.size()) == 0;
 }
 
-}  // namespace troupe::actors
+}  // namespace troupe::posix

@@ -16,17 +16,20 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "gpu/collective/gloo/gloo_backend.hpp"
+#include "gpu/collective/tcp/tcp_backend.hpp"
 #include "gpu/host/host_device.hpp"
 #include "posix/descriptor.hpp"
+#include "tests/gpu/at_once.hpp"
 #include "tests/gpu/collective/watched_rendezvous.hpp"
 
 namespace troupe::gpu {
@@ -133,19 +136,21 @@ class TirelessStranger {
   pid_t process_;
 };
 
-GroupOptions options_of(int self, int size) {
+GroupOptions options_of(int self, int size, std::chrono::nanoseconds deadline = 10s) {
   GroupOptions options{
-      .job = "strangers", .epoch = {1}, .name = "dp", .members = {}, .self = {self}, .deadline = 10s};
+      .job = "strangers", .epoch = {1}, .name = "dp", .members = {}, .self = {self}, .deadline = deadline};
   for (int i = 0; i < size; ++i) options.members.push_back({i});
   return options;
 }
 
 /// The sum of all members' numbers as this member gets it, 1 + 2 + ...; or why not.
-std::string sum_over(Rendezvous& rendezvous, int self, int size) {
+std::string sum_over(Rendezvous& rendezvous, int self, int size,
+                     std::optional<posix::JobToken> key = std::nullopt,
+                     std::chrono::nanoseconds deadline = 10s) {
   const auto device = open_host_device().value();
   const auto stream = device->create_stream({.name = "test"}).value();
-  const auto backend = GlooBackend::open(rendezvous, {}).value();
-  const auto group = backend->create_group(options_of(self, size));
+  const auto backend = TcpBackend::open(rendezvous, {.key = key}).value();
+  const auto group = backend->create_group(options_of(self, size, deadline));
   if (!group) return group.error().message;
   std::vector<float> values(1 << 16, static_cast<float>(self + 1));
   const BufferView view{reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(float)};
@@ -158,9 +163,12 @@ std::string sum_over(Rendezvous& rendezvous, int self, int size) {
   return fmt::format("{} ... {}", values.front(), values.back());
 }
 
-class GlooStranger : public ::testing::TestWithParam<Stranger> {};
+/// What member 1 would say, with a number and a proof made up.
+const std::string kWords = "TROUPE call 00000001" + std::string(64, '0');
 
-TEST_P(GlooStranger, AtEveryPortBeforeAnybodyElseDoNotHinderAGroup) {
+class TcpStranger : public ::testing::TestWithParam<Stranger> {};
+
+TEST_P(TcpStranger, AtEveryPortBeforeAnybodyElseDoNotHinderAGroup) {
   constexpr int kSize = 3;
   std::mutex mutex;
   Visits visits(GetParam());
@@ -181,17 +189,17 @@ TEST_P(GlooStranger, AtEveryPortBeforeAnybodyElseDoNotHinderAGroup) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Kinds, GlooStranger,
+    Kinds, TcpStranger,
     ::testing::Values(Stranger{.name = "WhoSayNothing", .says = ""},
                       Stranger{.name = "WhoSayNothingAndLeave", .says = "", .stays = false},
                       Stranger{.name = "WhoTalk", .says = std::string(100, 'x')},
                       Stranger{.name = "WhoTalkAndLeave", .says = std::string(100, 'x'), .stays = false},
-                      Stranger{.name = "WhoKnowTheWordsButNotTheSecret",
-                               .says = std::string(32, '0') + "00000001"},
+                      Stranger{.name = "WhoKnowTheWordsButNotTheSecret", .says = kWords},
+                      Stranger{.name = "WhoKnowTheWordsAndLeave", .says = kWords, .stays = false},
                       Stranger{.name = "WhoComeInNumbers", .says = "", .connections = 100}),
     [](const auto& kind) { return kind.param.name; });
 
-TEST(GlooStrangers, WhoNeverTireDoNotHinderAGroupEither) {
+TEST(TcpStrangers, WhoNeverTireDoNotHinderAGroupEither) {
   constexpr int kSize = 3;
   const TirelessStranger stranger({.says = std::string(100, 'x'), .stays = false});
 
@@ -208,11 +216,171 @@ TEST(GlooStrangers, WhoNeverTireDoNotHinderAGroupEither) {
   }
 }
 
-TEST(GlooSetUp, LeavesNoPortOpenBehind) {
+posix::JobToken token_of(int number) {
+  posix::JobToken token{};
+  token.fill(static_cast<std::byte>(number));
+  return token;
+}
+
+TEST(TcpSetUp, WithOneKeyBringsAllMembersTogether) {
+  MemoryRendezvous rendezvous;
+  std::array<std::string, 3> sums;
+  at_once(3, [&](std::size_t i) { sums[i] = sum_over(rendezvous, static_cast<int>(i), 3, token_of(7)); });
+
+  EXPECT_THAT(sums, ::testing::Each(std::string("6 ... 6")));
+}
+
+TEST(TcpSetUp, WithAnotherKeyIsRefusedAlthoughTheRendezvousIsTheSame) {
+  MemoryRendezvous rendezvous;
+  std::array<std::string, 2> sums;
+  at_once(2, [&](std::size_t i) {
+    // As a stranger would come who reads everything that members publish.
+    sums[i] = sum_over(rendezvous, static_cast<int>(i), 2, token_of(static_cast<int>(i)), 1s);
+  });
+
+  EXPECT_THAT(sums[1], ::testing::HasSubstr("is not rank 0, which must be gone or has another job token"));
+  EXPECT_THAT(sums[0],
+              ::testing::HasSubstr("no sign of rank 1; 1 connections of strangers were turned away"));
+}
+
+TEST(TcpSetUp, WithAKeyOnSomeMembersOnlySaysSo) {
+  MemoryRendezvous rendezvous;
+  std::array<std::string, 2> sums;
+  at_once(2, [&](std::size_t i) {
+    sums[i] =
+        sum_over(rendezvous, static_cast<int>(i), 2, i == 0 ? std::optional(token_of(7)) : std::nullopt);
+  });
+
+  EXPECT_THAT(sums[0],
+              ::testing::HasSubstr("rank 0 has a job token and rank 1 has none; give all ranks the same"));
+  EXPECT_THAT(sums[1], ::testing::HasSubstr("rank 1 has no job token and rank 0 has one"));
+}
+
+/// Everything that arrives until `bytes` are there or the other side closes.
+std::string hear(const Descriptor& connection, std::size_t bytes) {
+  std::string said(bytes, '\0');
+  std::size_t count = 0;
+  while (count < bytes) {
+    const ssize_t more = recv(connection.get(), said.data() + count, bytes - count, 0);
+    if (more <= 0) break;
+    count += static_cast<std::size_t>(more);
+  }
+  said.resize(count);
+  return said;
+}
+
+void say(const Descriptor& connection, const std::string& text) {
+  EXPECT_EQ(send(connection.get(), text.data(), text.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(text.size()));
+}
+
+/// Stands between member 1 and member 0, as everybody on the way can: it reads what they say, and once keeps
+/// the caller's proof to itself.
+class Eavesdropper {
+ public:
+  Eavesdropper() : door_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    auto* const own = reinterpret_cast<sockaddr*>(&address);
+    socklen_t bytes = sizeof address;
+    EXPECT_EQ(bind(door_.get(), own, bytes), 0);
+    EXPECT_EQ(listen(door_.get(), 8), 0);
+    EXPECT_EQ(getsockname(door_.get(), own, &bytes), 0);
+    port_ = ntohs(address.sin_port);
+  }
+
+  std::uint16_t port() const { return port_; }
+
+  /// Takes down one introduction, of which the caller's proof does not arrive.
+  void record(std::uint16_t host) {
+    const Descriptor caller(accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    greeting_ = hear(caller, kGreetingBytes);
+    const Descriptor to_host = connect_and_say(host, greeting_);
+    say(caller, hear(to_host, kAnswerBytes));
+    proof_ = hear(caller, kProofBytes);
+    // What the caller then says elsewhere is passed on untouched.
+  }
+  /// What the host answers to all that was recorded, beyond its own number and proof.
+  std::string replay(std::uint16_t host) const {
+    const Descriptor to_host = connect_and_say(host, greeting_);
+    EXPECT_EQ(hear(to_host, kAnswerBytes).size(), kAnswerBytes);
+    say(to_host, proof_);
+    return hear(to_host, kWelcomeBytes);
+  }
+  /// Brings the caller and the host together, byte by byte, until both are gone.
+  void pass_on(std::uint16_t host) const {
+    const Descriptor caller(accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const Descriptor to_host = connect_and_say(host, "");
+    const auto pass = [](const Descriptor& from, const Descriptor& to) {
+      std::array<char, 4096> buffer{};
+      for (ssize_t count; (count = recv(from.get(), buffer.data(), buffer.size(), 0)) > 0;)
+        send(to.get(), buffer.data(), static_cast<std::size_t>(count), MSG_NOSIGNAL);
+      shutdown(to.get(), SHUT_WR);
+    };
+    const std::jthread back([&] { pass(to_host, caller); });
+    pass(caller, to_host);
+  }
+
+ private:
+  static constexpr std::size_t kGreetingBytes = 52;
+  static constexpr std::size_t kAnswerBytes = 64;
+  static constexpr std::size_t kProofBytes = 32;
+  static constexpr std::size_t kWelcomeBytes = 8;
+
+  Descriptor door_;
+  std::uint16_t port_ = 0;
+  std::string greeting_;
+  std::string proof_;
+};
+
+/// Tells members that member 0 is at another port.
+class BentRendezvous final : public Rendezvous {
+ public:
+  explicit BentRendezvous(std::uint16_t port) : port_(port) {}
+
+  core::Result<void> set(const std::string& key, const std::string& value) override {
+    if (!key.ends_with("/tcp/0")) return memory_.set(key, value);
+    std::istringstream text(value);
+    std::string secret, host, port, proof;
+    text >> secret >> host >> port >> proof;
+    real_port.set_value(static_cast<std::uint16_t>(std::stoul(port)));
+    return memory_.set(key, fmt::format("{} {} {} {}", secret, host, port_, proof));
+  }
+  core::Result<std::string> get(const std::string& key, std::chrono::nanoseconds deadline) override {
+    return memory_.get(key, deadline);
+  }
+
+  std::promise<std::uint16_t> real_port;
+
+ private:
+  const std::uint16_t port_;
+  MemoryRendezvous memory_;
+};
+
+TEST(TcpStrangers, WhoRecordedAnIntroductionCannotRepeatItAndHearNoSecret) {
+  Eavesdropper eavesdropper;
+  BentRendezvous rendezvous(eavesdropper.port());
+  std::string answer = "none";
+  std::jthread stranger([&] {
+    const std::uint16_t host = rendezvous.real_port.get_future().get();
+    eavesdropper.record(host);
+    answer = eavesdropper.replay(host);
+    eavesdropper.pass_on(host);
+  });
+  std::array<std::string, 2> sums;
+  at_once(2, [&](std::size_t i) { sums[i] = sum_over(rendezvous, static_cast<int>(i), 2, token_of(7)); });
+  stranger.join();
+
+  EXPECT_EQ(answer, "") << "the host is not convinced, and says nothing";
+  EXPECT_THAT(sums, ::testing::Each(std::string("3 ... 3"))) << "and waits for the member itself";
+}
+
+TEST(TcpSetUp, LeavesNoPortOpenBehind) {
   const auto before = listening_ports();
   MemoryRendezvous rendezvous;
   const auto member = [&](int self) {
-    const auto backend = GlooBackend::open(rendezvous, {}).value();
+    const auto backend = TcpBackend::open(rendezvous, {}).value();
     const auto group = backend->create_group(options_of(self, 2));
     ASSERT_TRUE(group.has_value()) << group.error().message;
     std::string key = fmt::format("there {}", self);
@@ -228,13 +396,13 @@ TEST(GlooSetUp, LeavesNoPortOpenBehind) {
   member(0);
 }
 
-TEST(GlooSetUp, ThatEndsAtItsDeadlineNamesWhoIsMissingAndHowManyWereNot) {
-  // It knows what the missing member would say, but for the secret.
-  Visits visits({.says = std::string(32, '0') + "00000001", .stays = false});
+TEST(TcpSetUp, ThatEndsAtItsDeadlineNamesWhoIsMissingAndHowManyWereNot) {
+  // It knows what the missing member would say, but for the proof.
+  Visits visits({.says = kWords, .stays = false});
   WatchedRendezvous watched([&](const std::string&, const std::string&) { visits(); });
   // As a member leaves it that does not come.
-  ASSERT_TRUE(watched.set("strangers/1/dp/gloo/1", std::string(32, '0') + " 127.0.0.1 1"));
-  const auto backend = GlooBackend::open(watched, {}).value();
+  ASSERT_TRUE(watched.set("strangers/1/dp/tcp/1", std::string(32, '0') + " 127.0.0.1 1 none"));
+  const auto backend = TcpBackend::open(watched, {}).value();
   auto options = options_of(0, 2);
   options.deadline = 50ms;
 
@@ -247,10 +415,10 @@ TEST(GlooSetUp, ThatEndsAtItsDeadlineNamesWhoIsMissingAndHowManyWereNot) {
             "were turned away");
 }
 
-TEST(GlooSetUp, WithAMemberThatIsGoneEndsAtOnceAndSaysWhere) {
+TEST(TcpSetUp, WithAMemberThatIsGoneEndsAtOnceAndSaysWhere) {
   MemoryRendezvous rendezvous;
-  const auto backend = GlooBackend::open(rendezvous, {}).value();
-  ASSERT_TRUE(rendezvous.set("strangers/1/dp/gloo/0", std::string(32, '0') + " 127.0.0.1 1"));
+  const auto backend = TcpBackend::open(rendezvous, {}).value();
+  ASSERT_TRUE(rendezvous.set("strangers/1/dp/tcp/0", std::string(32, '0') + " 127.0.0.1 1 none"));
 
   const auto group = backend->create_group(options_of(1, 2));
 
@@ -261,18 +429,18 @@ TEST(GlooSetUp, WithAMemberThatIsGoneEndsAtOnceAndSaysWhere) {
                                    "(Connection refused)"));
 }
 
-TEST(GlooSetUp, ThatHasNoDescriptorLeftBlamesNoMember) {
+TEST(TcpSetUp, ThatHasNoDescriptorLeftBlamesNoMember) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   // Once the member listens, it can open nothing more.
   WatchedRendezvous watched([&](const std::string& key, const std::string&) {
-    if (key != "strangers/1/dp/gloo/1") return;
+    if (key != "strangers/1/dp/tcp/1") return;
     const Descriptor lowest(dup(STDERR_FILENO));
     const rlimit full{static_cast<rlim_t>(lowest.get()), before.rlim_max};
     EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &full), 0);
   });
-  ASSERT_TRUE(watched.set("strangers/1/dp/gloo/0", std::string(32, '0') + " 127.0.0.1 1"));
-  const auto backend = GlooBackend::open(watched, {}).value();
+  ASSERT_TRUE(watched.set("strangers/1/dp/tcp/0", std::string(32, '0') + " 127.0.0.1 1 none"));
+  const auto backend = TcpBackend::open(watched, {}).value();
 
   const auto group = backend->create_group(options_of(1, 2));
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
@@ -282,7 +450,7 @@ TEST(GlooSetUp, ThatHasNoDescriptorLeftBlamesNoMember) {
   EXPECT_THAT(group.error().message, ::testing::HasSubstr("ulimit -n"));
 }
 
-TEST(GlooSetUp, DoesNotTakeAnImpostorForAMember) {
+TEST(TcpSetUp, DoesNotTakeAnImpostorForAMember) {
   // Somebody else listens where rank 0 did, and answers whatever comes.
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -294,16 +462,16 @@ TEST(GlooSetUp, DoesNotTakeAnImpostorForAMember) {
   ASSERT_EQ(getsockname(door.get(), reinterpret_cast<sockaddr*>(&address), &bytes), 0);
   std::jthread impostor([&] {
     const Descriptor caller(accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    const std::string answer(32, 'x');
-    EXPECT_EQ(send(caller.get(), answer.data(), answer.size(), MSG_NOSIGNAL), 32);
+    const std::string answer(64, 'x');
+    EXPECT_EQ(send(caller.get(), answer.data(), answer.size(), MSG_NOSIGNAL), 64);
     char byte = 0;
     while (recv(caller.get(), &byte, 1, 0) > 0) {
     }
   });
   MemoryRendezvous rendezvous;
-  const auto backend = GlooBackend::open(rendezvous, {}).value();
-  ASSERT_TRUE(rendezvous.set("strangers/1/dp/gloo/0",
-                             fmt::format("{} 127.0.0.1 {}", std::string(32, '0'), ntohs(address.sin_port))));
+  const auto backend = TcpBackend::open(rendezvous, {}).value();
+  ASSERT_TRUE(rendezvous.set("strangers/1/dp/tcp/0", fmt::format("{} 127.0.0.1 {} none", std::string(32, '0'),
+                                                                 ntohs(address.sin_port))));
 
   const auto group = backend->create_group(options_of(1, 2));
   // Whatever happened, nobody else will call.

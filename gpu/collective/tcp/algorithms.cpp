@@ -1,7 +1,8 @@
-#include "gpu/collective/gloo/algorithms.hpp"
+#include "gpu/collective/tcp/algorithms.hpp"
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <utility>
 
 #include "core/errors.hpp"
@@ -14,13 +15,18 @@ namespace {
 
 using core::Result;
 
-// Up to this size every member sends everything to all others: one exchange instead of two.
-constexpr std::size_t kDirectMessageBytes = std::size_t{16} << 10;
+// Up to this size every member sends everything to all others: one exchange instead of two. With two members
+// that is no more on the wire.
+constexpr std::size_t kDirectBytes = std::size_t{16} << 10;
 
-// How much a member receives from all others combined before it reduces.
+// What a member receives from all others combined before it is reduced, and how many pieces of a share are on
+// the way at the same time.
 constexpr std::size_t kReducedBytes = std::size_t{4} << 20;
+constexpr std::size_t kPiecesAhead = 4;
+constexpr std::size_t kLeastPiece = std::size_t{32} << 10;
+static_assert(kReducedBytes / kPiecesAhead >= Connection::kEagerBytes);
 
-// Gloo's own collectives use top bytes 1 to 8. Below the top byte: the operation's number, then its phase.
+// Below the top byte: the operation's number, then its phase.
 constexpr std::uint64_t kCollectiveSlots = std::uint64_t{0x80} << 56;
 constexpr std::uint64_t kMessageSlots = std::uint64_t{0x81} << 56;
 
@@ -29,10 +35,10 @@ struct Range {
   std::size_t bytes = 0;
 };
 
-class GlooCollective {
+class TcpCollective {
  public:
-  GlooCollective(Mesh& mesh, const Operation& operation, std::uint64_t sequence,
-                 const OperationDeadline& deadline, std::vector<std::byte>& received)
+  TcpCollective(Mesh& mesh, const Operation& operation, std::uint64_t sequence,
+                const OperationDeadline& deadline, std::vector<std::byte>& received)
       : mesh_(mesh),
         operation_(operation),
         deadline_(deadline),
@@ -46,11 +52,11 @@ class GlooCollective {
     const Range whole{0, operation_.input.bytes};
     switch (operation_.kind) {
       case OperationKind::all_reduce:
-        if (whole.bytes <= kDirectMessageBytes)
-          return reduce(std::vector<Range>(n_, whole), operation_.output.data);
+        if (whole.bytes <= kDirectBytes)
+          return reduce(std::vector<Range>(n_, whole), operation_.output.data, After::nothing);
         return all_reduce();
       case OperationKind::reduce_scatter:
-        return reduce(parts(operation_.output_counts), operation_.output.data);
+        return reduce(parts(operation_.output_counts), operation_.output.data, After::nothing);
       case OperationKind::all_gather: {
         const auto ranges = parts(operation_.input_counts);
         copy(operation_.input.data, operation_.output.data + ranges[self_].begin, whole.bytes);
@@ -98,40 +104,89 @@ class GlooCollective {
     return result;
   }
 
-  /// Sends ranges[j] of the input to member j; received data are reduced with this member's own range, in
-  /// rank order, into `output`. In pieces, to limit the data received but not yet reduced.
-  Result<void> reduce(const std::vector<Range>& ranges, std::byte* output) {
-    const std::size_t piece =
-        std::max(kReducedBytes / n_ / kDirectMessageBytes, std::size_t{1}) * kDirectMessageBytes;
+  enum class After : std::uint8_t { nothing, gather };
+
+  /// ranges[j] of the inputs is what member j reduces; this one writes its result to `output`. Afterwards
+  /// perhaps all members get all results. Pieces of the ranges are on the way while one that has arrived is
+  /// reduced.
+  Result<void> reduce(const std::vector<Range>& ranges, std::byte* output, After after) {
     std::size_t longest = 0;
     for (const Range& range : ranges) longest = std::max(longest, range.bytes);
-    for (std::size_t done = 0; done == 0 || done < longest; done += piece) {
-      std::vector<Range> parts = ranges;
-      for (Range& part : parts) {
-        const std::size_t skipped = std::min(done, part.bytes);
-        part = {part.begin + skipped, std::min(piece, part.bytes - skipped)};
-      }
-      TRY(reduce_piece(parts, output + std::min(done, ranges[self_].bytes)));
+    const Range own = ranges[self_];
+    choose_pieces(longest, own.bytes);
+    std::vector<PassagePtr> gathered;
+    if (after == After::gather) TRY(receive_results(ranges, gathered));
+    std::deque<std::vector<PassagePtr>> on_the_way;
+    std::size_t posted = 0;
+    for (std::size_t done = 0; done < longest; done += piece_) {
+      for (; posted < std::min(longest, done + kPiecesAhead * piece_); posted += piece_)
+        TRY(post_piece(ranges, posted, on_the_way.emplace_back()));
+      TRY(mesh_.wait(on_the_way.front(), deadline_));
+      on_the_way.pop_front();
+      const Range part = part_of(own, done);
+      if (part.bytes == 0) continue;
+      std::byte* const result = output + (part.begin - own.begin);
+      std::vector<const std::byte*> sources(n_, operation_.input.data + part.begin);
+      for_each_other([&](std::size_t member) { sources[member] = place_of(member, done); });
+      reduce_in_order(operation_.dtype, operation_.reduce, sources, result, part.bytes / width_);
+      if (after == After::gather) TRY(send_result(result, part.bytes, gathered));
     }
-    return {};
+    return mesh_.wait(gathered, deadline_);
   }
 
-  Result<void> reduce_piece(const std::vector<Range>& ranges, std::byte* output) {
-    const Range own = ranges[self_];
-    if (received_.size() < n_ * own.bytes) received_.resize(n_ * own.bytes);
+  /// All members choose alike, but for the memory, which is for this member's own range.
+  void choose_pieces(std::size_t longest, std::size_t own) {
+    constexpr std::size_t kStep = std::size_t{8} << 10;
+    const auto whole_steps = [](std::size_t bytes) {
+      return std::max(bytes / kStep, std::size_t{1}) * kStep;
+    };
+    const std::size_t most =
+        std::min(whole_steps(kReducedBytes / kPiecesAhead / n_), Connection::kEagerBytes);
+    piece_ = std::clamp(whole_steps(longest / kPiecesAhead), std::min(kLeastPiece, most), most);
+    stride_ = std::min(piece_, own);
+    const std::size_t needed = std::min(own + stride_, kPiecesAhead * piece_);
+    if (received_.size() < (n_ - 1) * needed) received_.resize((n_ - 1) * needed);
+  }
+
+  Range part_of(Range range, std::size_t from) const {
+    const std::size_t skipped = std::min(from, range.bytes);
+    return {range.begin + skipped, std::min(piece_, range.bytes - skipped)};
+  }
+
+  /// Where a member's piece of this member's range is received that begins `from` there.
+  std::byte* place_of(std::size_t member, std::size_t from) const {
+    const std::size_t other = (member + n_ - self_ - 1) % n_;
+    return received_.data() + (from / piece_ % kPiecesAhead * (n_ - 1) + other) * stride_;
+  }
+
+  Result<void> post_piece(const std::vector<Range>& ranges, std::size_t from, std::vector<PassagePtr>& into) {
     std::vector<Transfer> receives;
     std::vector<Transfer> sends;
+    const std::size_t own = part_of(ranges[self_], from).bytes;
     for_each_other([&](std::size_t member) {
-      receives.push_back({static_cast<int>(member), slot_, received_.data() + member * own.bytes, own.bytes});
-      sends.push_back(input_to(member, ranges[member]));
+      receives.push_back({static_cast<int>(member), slot_, place_of(member, from), own});
+      sends.push_back(input_to(member, part_of(ranges[member], from)));
     });
-    TRY(exchange(receives, sends));
-    if (own.bytes == 0) return {};
-    std::vector<const std::byte*> sources;
-    for (std::size_t i = 0; i < n_; ++i) sources.push_back(received_.data() + i * own.bytes);
-    sources[self_] = operation_.input.data + own.begin;
-    reduce_in_order(operation_.dtype, operation_.reduce, sources, output, own.bytes / width_);
-    return {};
+    return mesh_.post(receives, sends, into);
+  }
+
+  Result<void> receive_results(const std::vector<Range>& ranges, std::vector<PassagePtr>& into) {
+    std::vector<Transfer> receives;
+    for_each_other([&](std::size_t member) {
+      for (std::size_t from = 0; from < ranges[member].bytes; from += piece_) {
+        receives.push_back(output_from(member, part_of(ranges[member], from)));
+        ++receives.back().slot;
+      }
+    });
+    return mesh_.post(receives, {}, into);
+  }
+
+  Result<void> send_result(std::byte* result, std::size_t bytes, std::vector<PassagePtr>& into) {
+    std::vector<Transfer> sends;
+    for_each_other([&](std::size_t member) {
+      sends.push_back({static_cast<int>(member), slot_ + 1, result, bytes});
+    });
+    return mesh_.post({}, sends, into);
   }
 
   /// Sends this member's range of the output to all and receives theirs.
@@ -150,8 +205,7 @@ class GlooCollective {
     std::vector<std::size_t> counts(n_, elements / n_);
     counts.back() += elements % n_;
     const auto shares = parts(counts);
-    TRY(reduce(shares, operation_.output.data + shares[self_].begin));
-    return gather(shares);
+    return reduce(shares, operation_.output.data + shares[self_].begin, After::gather);
   }
 
   Result<void> broadcast() {
@@ -213,6 +267,8 @@ class GlooCollective {
   const std::size_t width_;
   std::uint64_t slot_;
   std::vector<std::byte>& received_;
+  std::size_t piece_ = 0;   ///< bytes of a range that go together
+  std::size_t stride_ = 0;  ///< of what is received of them
 };
 
 }  // namespace
@@ -229,7 +285,7 @@ Result<void> MeshAlgorithms::run(const Operation& operation, std::uint64_t seque
     const Transfer receive{operation.peer, slot, operation.output.data, operation.output.bytes};
     return mesh_.exchange(std::span(&receive, 1), {}, deadline);
   }
-  return GlooCollective(mesh_, operation, sequence, deadline, received_).run();
+  return TcpCollective(mesh_, operation, sequence, deadline, received_).run();
 }
 
 }  // namespace troupe::gpu
