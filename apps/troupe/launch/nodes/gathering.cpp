@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "actors/launch/standing.hpp"
 #include "actors/world/own_address.hpp"
 #include "apps/troupe/launch/nodes/leader.hpp"
 #include "core/errors.hpp"
@@ -254,29 +255,26 @@ void Leader::node_gone(int node, bool ends_others) {
   tell_all(Notice{failure});
 }
 
-/// Whether the nodes are those of the launcher before this one, and all others have kept processes of its
-/// last generation.
+/// What goes on of the job of the launcher before this one.
 std::optional<actors::Adopted> Leader::adopted() const {
   if (!journal_ || !journal_->before() || !job_.keeps_processes) return std::nullopt;
   const JobRecord& before = *journal_->before();
-  if (table_->members().size() != before.ranks.size()) return std::nullopt;
-  actors::Adopted found{before.generation, before.slots, {}};
-  for (std::size_t node = 0; node < before.ranks.size(); ++node) {
-    const auto& [id, hello, address, number, first_slot] = table_->members()[node];
-    const bool is_same = hello.ranks == before.ranks[node] && hello.spares == before.spares[node];
-    if (!is_same || (node > 0 && hello.running.empty())) return std::nullopt;
-    for (const int slot : hello.running) found.running.insert(first_slot + slot);
-  }
-  return found;
+  actors::FormerJob former{before.generation, before.slots, {}};
+  for (std::size_t node = 0; node < before.ranks.size(); ++node)
+    former.shares.push_back({before.ranks[node], before.spares[node]});
+  std::vector<actors::FoundNode> found;
+  for (const auto& each : table_->members())
+    found.push_back({{each.hello.ranks, each.hello.spares}, each.first_slot, each.hello.running});
+  return actors::adoptable(former, found);
 }
 
 /// So that another launcher can go on from here.
-void Leader::note_job() {
+void Leader::note_job(int generation) {
   if (!journal_) return;
   JobRecord record{job_.id,
                    own_secret_,
                    table_->members().front().hello.program,
-                   generation_.number,
+                   generation,
                    agent_->machine().restarts(),
                    {},
                    {},

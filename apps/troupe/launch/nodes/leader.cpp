@@ -11,6 +11,7 @@
 #include <utility>
 #include <variant>
 
+#include "actors/launch/standing.hpp"
 #include "actors/world/epochs.hpp"
 #include "core/errors.hpp"
 
@@ -189,7 +190,7 @@ Result<void> Leader::begin(const actors::StartGang& gang) {
     terminal_.say(lines.back());
   }
   replaced_.clear();
-  note_job();
+  note_job(generation_.number);
   local_.begin(generation_);
   for (Node& node : nodes_) {
     node.processes.clear();
@@ -244,37 +245,16 @@ std::optional<Membership> Leader::declared(int slot) const {
 
 actors::Standing Leader::standing_of(const std::vector<int>& slots) {
   if (!job_.keeps_processes) return {};
-  using State = Membership::State;
-  actors::Standing standing{true, true};
-  for (const int slot : slots) {
-    const auto member = declared(slot);
-    standing.is_formed &= member && member->epoch == epoch_of(generation_.number) &&
-                          member->state != State::forming && member->state != State::stands_by;
-    standing.all_stay &= member && member->state != State::left;
-  }
-  return standing;
+  return actors::standing_of(slots, epoch_of(generation_.number),
+                             [this](int slot) { return declared(slot); });
 }
 
-/// The last rank is asked first: mostly it does not wait, and no other needs to be.
 std::vector<bool> Leader::waiting_of(const std::vector<int>& slots) {
-  std::vector<bool> waiting(slots.size(), false);
-  int others = 0;
-  for (std::size_t rank = slots.size(); rank-- > 0 && others < 2;) {
-    const auto member = declared(slots[rank]);
-    waiting[rank] = member && member->epoch == epoch_of(generation_.number) &&
-                    member->state == Membership::State::waiting;
-    others += waiting[rank] ? 0 : 1;
-  }
-  return waiting;
+  return actors::waiting_of(slots, epoch_of(generation_.number), [this](int slot) { return declared(slot); });
 }
 
 std::vector<bool> Leader::standing_by(const std::vector<int>& slots) {
-  std::vector<bool> found;
-  for (const int slot : slots) {
-    const auto member = declared(slot);
-    found.push_back(member && member->state == Membership::State::stands_by);
-  }
-  return found;
+  return actors::standing_by(slots, [this](int slot) { return declared(slot); });
 }
 
 bool Leader::stood_by(int slot) {

@@ -80,7 +80,7 @@ class Leader final : public actors::Gang {
   void take_back(const std::shared_ptr<NodeLink>& link, Hello hello);
   void refuse(const std::shared_ptr<NodeLink>& link, const std::string& reason, bool may_try_again);
   void say_who_is_missing();
-  void note_job();
+  void note_job(int generation);
   std::optional<actors::Adopted> adopted() const;
   void all_are_here();
   void call_for_the_last();
@@ -112,7 +112,7 @@ class Leader final : public actors::Gang {
   std::vector<std::string> descriptions_of(const actors::ReplaceRanks& replaced) const;
   core::Result<void> reserve_ports();
   core::Result<Generation> next_generation(int number, const std::vector<int>& slots);
-  core::Result<void> announce(const Generation& next) const;
+  core::Result<void> announce(const Generation& next);
   void go_on(const Generation& next, const std::vector<std::string>& lines);
   void send_generation(const Node& node, bool is_anew, const std::vector<std::string>& lines) const;
   Welcome welcome_of(int node) const;

@@ -100,20 +100,21 @@ Result<Generation> Leader::next_generation(int number, const std::vector<int>& s
   return next;
 }
 
-Result<void> Leader::announce(const Generation& next) const {
+/// The next launcher must know of each epoch that a rank may hear of, or would give its number to another.
+Result<void> Leader::announce(const Generation& next) {
+  note_job(next.number);
   if (!job_.keeps_processes) return {};
   return actors::announce_epoch(
       epoch_file(job_),
       {epoch_of(next.number), next.control_host, static_cast<std::uint16_t>(next.control_port), next.seats});
 }
 
-/// The ranks are told first, and then people.
+/// Comes after announce(): ranks are told before people are.
 void Leader::go_on(const Generation& next, const std::vector<std::string>& lines) {
   generation_ = next;
   for (const Node& node : nodes_) send_generation(node, false, lines);
   for (const std::string& line : lines) terminal_.say(line);
   local_.go_on(generation_);
-  note_job();
   report_ = GenerationReport{};
   report_.generation = next.number;
   report_.started = clock_.now();
