@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "actors/planes/checkpoint/claim.hpp"
 #include "actors/planes/checkpoint/reader.hpp"
 #include "actors/roles/checkpoint_coordinator.hpp"
 #include "actors/roles/checkpoint_writer.hpp"
@@ -11,7 +12,22 @@ namespace troupe::actors {
 
 using messages::Role;
 
+namespace {
+
+/// Where there was an epoch before this one, some of its ranks may not know yet that it is over.
+core::Result<void> claim_checkpoints(const SessionContext& in) {
+  if (!in.is_first_rank() || in.world.epoch().value <= 1) return {};
+  const auto claimed = claim_directory(*in.world.storage(), {in.world.job(), in.world.epoch()});
+  if (claimed || claimed.error().code == core::Errc::stale_epoch) return claimed;
+  in.world.log(Subsystem::checkpoint)
+      .warning("ranks of earlier epochs are not kept from saving here: {}", claimed.error().message);
+  return {};
+}
+
+}  // namespace
+
 core::Result<std::unique_ptr<CheckpointTier>> CheckpointTier::create(const SessionContext& in) {
+  TRY(claim_checkpoints(in));
   const auto& wanted = in.options.checkpoint;
   if (wanted.chunk_bytes == 0 || wanted.staging_bytes < wanted.chunk_bytes) {
     return core::fail(core::Errc::invalid_argument,
@@ -21,6 +37,7 @@ core::Result<std::unique_ptr<CheckpointTier>> CheckpointTier::create(const Sessi
   CheckpointPlane::Options options;
   options.rank = in.rank();
   options.epoch = in.world.epoch();
+  options.job = in.world.job();
   options.chunk_bytes = wanted.chunk_bytes - staging_slack(wanted.chunk_bytes);
   options.staging =
       staging_buffers(in.state.structure, in.state.buckets(), options.chunk_bytes, wanted.staging_bytes);

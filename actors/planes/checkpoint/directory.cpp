@@ -110,7 +110,8 @@ Result<core::Manifest> check_quickly(Storage& storage, std::string_view name) {
 }
 
 Result<void> commit_checkpoint(Storage& storage, std::string_view directory, std::string_view name,
-                               std::string_view manifest, std::uint64_t max_manifest_bytes) {
+                               std::string_view manifest, std::uint64_t max_manifest_bytes,
+                               const std::function<Result<void>()>& may_commit) {
   if (manifest.size() > max_manifest_bytes) {
     return core::fail(Errc::invalid_argument,
                       "the manifest has {} bytes, and readers take at most {}: it describes too many parts "
@@ -122,6 +123,7 @@ Result<void> commit_checkpoint(Storage& storage, std::string_view directory, std
   TRY(storage.rename(path + ".tmp", path));
   TRY(storage.sync_directory(directory));
   TRY(set_aside(storage, name, directory));
+  if (may_commit) TRY(may_commit());
   TRY(storage.rename(directory, name));
   return storage.sync_directory("");
 }

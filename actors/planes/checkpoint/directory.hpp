@@ -44,10 +44,12 @@ std::string path_in(std::string_view name, std::string_view file);
 /// `name`: manifest under a temporary name, fsync, rename, fsync of the directory, rename of the directory,
 /// fsync of the root. CK-1: the name appears only after everything below it is durable. If a checkpoint of
 /// this name exists and its every byte is right, it stays and this is Errc::already_exists; a damaged one is
-/// set aside. Errc::invalid_argument for a manifest longer than readers take.
+/// set aside. Errc::invalid_argument for a manifest longer than readers take. An Error of `may_commit`, which
+/// is asked last before the rename, is returned.
 core::Result<void> commit_checkpoint(Storage& storage, std::string_view directory, std::string_view name,
                                      std::string_view manifest,
-                                     std::uint64_t max_manifest_bytes = kMaxManifestBytes);
+                                     std::uint64_t max_manifest_bytes = kMaxManifestBytes,
+                                     const std::function<core::Result<void>()>& may_commit = {});
 
 /// Writes the tracker file, which contains one integer and is only a hint.
 core::Result<void> write_tracker(Storage& storage, core::StepCount step);

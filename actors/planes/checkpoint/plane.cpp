@@ -6,6 +6,8 @@
 #include <span>
 #include <utility>
 
+#include "actors/planes/checkpoint/claim.hpp"
+#include "actors/planes/checkpoint/directory.hpp"
 #include "actors/roles/chunks.hpp"
 #include "actors/roles/machine.hpp"
 #include "actors/shell/role_host.hpp"
@@ -238,8 +240,10 @@ void CheckpointPlane::on(const MakeSaveDirectory& work) {
 
 void CheckpointPlane::on(const CommitSave& work) {
   run_io(Role::checkpoint_coordinator, [this, work] {
-    const auto committed =
-        commit_checkpoint(storage_, work.directory, core::checkpoint_name(work.step), work.manifest);
+    const auto committed = commit_checkpoint(storage_, work.directory, core::checkpoint_name(work.step),
+                                             work.manifest, kMaxManifestBytes, [this] {
+                                               return check_claim(storage_, {options_.job, options_.epoch});
+                                             });
     say(Role::checkpoint_coordinator,
         messages::SaveCommitDone{work.sequence, messages::failure_of(committed)});
     held_.erase(work.directory);

@@ -31,6 +31,7 @@ class CheckpointPlane {
   struct Options {
     core::Rank rank{};
     core::Epoch epoch{};
+    std::string job;
     std::uint64_t chunk_bytes = 0;
     std::vector<std::uint64_t> staging;                         ///< as from staging_buffers()
     messages::Role writer = messages::Role::checkpoint_writer;  ///< the role that asks and is answered
