@@ -21,6 +21,7 @@
 #include "apps/command_line/json_text.hpp"
 #include "apps/command_line/options.hpp"
 #include "apps/command_line/say.hpp"
+#include "apps/troupe/simulate/chaos_command.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/random.hpp"
@@ -51,6 +52,7 @@ struct Options {
   std::vector<std::string> kills;
   bool ignores_order = false;
   bool json = false;
+  ChaosCommandOptions chaos;
 };
 
 /// What one seed gave.
@@ -257,6 +259,15 @@ int run_command(const Options& o) {
   return violated ? 1 : 0;
 }
 
+int run_chaos(const Options& o) {
+  auto chaos = o.chaos;
+  chaos.ranks = o.ranks;
+  chaos.seed = o.seed;
+  chaos.seeds = o.seeds;
+  chaos.json = o.json;
+  return run_chaos_command(chaos);
+}
+
 }  // namespace
 
 void add_simulate_command(CLI::App& troupe, int& exit_code) {
@@ -308,7 +319,11 @@ void add_simulate_command(CLI::App& troupe, int& exit_code) {
       "Do not check that whatever touches the same device memory is ordered: for measuring what "
       "the check costs");
   command->add_flag("--json", o->json, "Print JSON");
-  command->callback([o, &exit_code] { exit_code = run_command(*o); });
+  add_chaos_options(*command, o->chaos);
+  command->callback([o, &exit_code] {
+    exit_code = refuse_chaos_options(o->chaos);
+    if (exit_code == 0) exit_code = o->chaos.is_wanted() ? run_chaos(*o) : run_command(*o);
+  });
 }
 
 }  // namespace troupe::apps

@@ -1,0 +1,109 @@
+#include "actors/chaos/chaos.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <ostream>
+#include <string>
+
+namespace troupe::actors {
+
+void PrintTo(const PlantedName& planted, std::ostream* out) {
+  *out << planted.name;
+}
+
+namespace {
+
+bool violates(const ChaosReport& report, std::string_view invariant) {
+  return std::ranges::any_of(report.violations, [&](const std::string& each) {
+    return each.starts_with(std::string(invariant) + ":");
+  });
+}
+
+std::optional<ChaosSchedule> first_found(const PlantedName& planted) {
+  constexpr std::uint64_t kSeeds = 5000;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const auto schedule = drawn_schedule(seed, {});
+    if (violates(run_chaos(schedule, planted.bug), planted.invariant)) return schedule;
+  }
+  return std::nullopt;
+}
+
+TEST(Chaos, AJobSurvivesWhateverLeavesItRecoverable) {
+  ChaosCoverage coverage;
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+    const auto schedule = drawn_schedule(seed, {});
+
+    const auto report = run_chaos(schedule);
+
+    ASSERT_THAT(report.violations, testing::IsEmpty()) << to_text(schedule);
+    EXPECT_EQ(report.exit_code, 0) << to_text(schedule);
+    coverage.add(report.coverage);
+  }
+  EXPECT_THAT(coverage.lacking(), testing::IsEmpty()) << "every kind of fault has met every phase";
+}
+
+TEST(Chaos, AScheduleIsReplayedExactly) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const auto schedule = drawn_schedule(seed, {});
+    const auto read = parse_schedule(to_text(schedule));
+    ASSERT_TRUE(read);
+
+    const auto first = run_chaos(schedule);
+    const auto again = run_chaos(*read, PlantedBug::none, true);
+
+    EXPECT_EQ(first.trace_hash, again.trace_hash) << seed;
+    EXPECT_EQ(first.events, again.events) << seed;
+  }
+}
+
+TEST(Chaos, GoesOnOverSixteenNodes) {
+  for (std::uint64_t seed = 0; seed < 5; ++seed) {
+    const auto report = run_chaos(drawn_schedule(seed, {.nodes = 16, .ranks = 2, .steps = 12, .faults = 20}));
+
+    EXPECT_THAT(report.violations, testing::IsEmpty()) << seed;
+  }
+}
+
+class Planted : public testing::TestWithParam<PlantedName> {};
+
+TEST_P(Planted, IsFoundByItsInvariant) {
+  const auto found = first_found(GetParam());
+
+  EXPECT_TRUE(found) << GetParam().invariant << " is not violated by " << GetParam().name;
+}
+
+std::string name_of_planted(const testing::TestParamInfo<PlantedName>& planted) {
+  return std::string(planted.param.name);
+}
+
+INSTANTIATE_TEST_SUITE_P(Bugs, Planted, testing::ValuesIn(kPlantedNames.begin() + 1, kPlantedNames.end()),
+                         name_of_planted);
+
+TEST(Chaos, ShrinksAScheduleToFewerFaultsThatStillViolate) {
+  const PlantedName planted{PlantedBug::missing_part, "missing_part", "S3"};
+  std::optional<ChaosSchedule> large;
+  for (std::uint64_t seed = 0; seed < 5000 && !large; ++seed) {
+    const auto schedule = drawn_schedule(seed, {});
+    if (schedule.faults.size() >= 4 && violates(run_chaos(schedule, planted.bug), planted.invariant))
+      large = schedule;
+  }
+  ASSERT_TRUE(large);
+
+  const auto small = shrunk(*large, planted.bug);
+
+  EXPECT_LT(small.faults.size(), large->faults.size());
+  EXPECT_TRUE(violates(run_chaos(small, planted.bug), planted.invariant));
+  EXPECT_EQ(shrunk(small, planted.bug), small) << "nothing more can be left out";
+}
+
+TEST(Chaos, ShrinkingLeavesAScheduleThatViolatesNothing) {
+  const auto schedule = drawn_schedule(1, {});
+
+  EXPECT_EQ(shrunk(schedule), schedule);
+}
+
+}  // namespace
+}  // namespace troupe::actors
