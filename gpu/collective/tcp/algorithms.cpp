@@ -59,8 +59,10 @@ class TcpCollective {
         return reduce(parts(operation_.output_counts), operation_.output.data, After::nothing);
       case OperationKind::all_gather: {
         const auto ranges = parts(operation_.input_counts);
+        std::vector<PassagePtr> passages;
+        TRY(gather(ranges, passages));
         copy(operation_.input.data, operation_.output.data + ranges[self_].begin, whole.bytes);
-        return gather(ranges);
+        return mesh_.wait(passages, deadline_);
       }
       case OperationKind::broadcast:
         return broadcast();
@@ -189,15 +191,15 @@ class TcpCollective {
     return mesh_.post({}, sends, into);
   }
 
-  /// Sends this member's range of the output to all and receives theirs.
-  Result<void> gather(const std::vector<Range>& ranges) {
+  /// Begins to send this member's input to all and to receive theirs.
+  Result<void> gather(const std::vector<Range>& ranges, std::vector<PassagePtr>& into) {
     std::vector<Transfer> receives;
     std::vector<Transfer> sends;
     for_each_other([&](std::size_t member) {
       receives.push_back(output_from(member, ranges[member]));
-      sends.push_back(output_from(member, ranges[self_]));
+      sends.push_back(input_to(member, {0, operation_.input.bytes}));
     });
-    return exchange(receives, sends);
+    return mesh_.post(receives, sends, into);
   }
 
   Result<void> all_reduce() {

@@ -80,7 +80,7 @@ void Connection::send(PassagePtr passage) {
   unanswered_[++announced_] = std::move(passage);
 }
 
-void Connection::settle(Arrival& arrival, const PassagePtr& passage) {
+void Connection::settle(EarlyMessage& arrival, const PassagePtr& passage) {
   if (arrival.announced != 0) {
     answered_[arrival.announced] = passage;
     return queue({.kind = Kind::readiness, .slot = arrival.announced, .bytes = passage->bytes}, nullptr);
@@ -263,8 +263,8 @@ Result<void> Connection::begin_message(const Header& header, Inbox& inbox) {
   const bool is_announced = header.kind == Kind::announcement;
   if (is_announced) ++heard_of_;
   if (passage == nullptr) {
-    auto arrival = std::make_shared<Arrival>(
-        Arrival{.peer = peer_, .slot = header.slot, .bytes = header.bytes, .announced = 0, .data = nullptr});
+    auto arrival = std::make_shared<EarlyMessage>(EarlyMessage{
+        .peer = peer_, .slot = header.slot, .bytes = header.bytes, .announced = 0, .data = nullptr});
     if (is_announced) {
       arrival->announced = heard_of_;
     } else {
@@ -279,7 +279,7 @@ Result<void> Connection::begin_message(const Header& header, Inbox& inbox) {
   if (passage->is_any) ++open_;
   if (!is_announced) return aim_at(std::move(passage), header.bytes);
   if (passage->bytes != header.bytes) return aim_at(std::move(passage), header.bytes);
-  Arrival arrival{.announced = heard_of_};
+  EarlyMessage arrival{.announced = heard_of_};
   settle(arrival, passage);
   return {};
 }
@@ -302,7 +302,7 @@ Result<void> Connection::end() {
   }
   if (header_.kind == Kind::eager && arriving_ != nullptr) owe(header_.bytes);
   if (const PassagePtr passage = std::exchange(arriving_, nullptr)) complete(*passage);
-  if (const ArrivalPtr arrival = std::exchange(kept_, nullptr)) {
+  if (const EarlyMessagePtr arrival = std::exchange(kept_, nullptr)) {
     arrival->complete = true;
     if (arrival->passage != nullptr) settle(*arrival, arrival->passage);
   }

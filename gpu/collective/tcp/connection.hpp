@@ -36,7 +36,7 @@ class Connection {
   /// A receive was posted to which this member must answer.
   void expect() { ++open_; }
   /// Brings a receive and the message together that came or was announced before it.
-  void settle(Arrival& arrival, const PassagePtr& passage);
+  void settle(EarlyMessage& arrival, const PassagePtr& passage);
   /// Queues a last message, if none is half sent, and ends the direction. The memory of messages is no longer
   /// used.
   void part(const core::Error& reason);
@@ -103,7 +103,7 @@ class Connection {
   std::byte* target_ = nullptr;
   std::size_t remaining_ = 0;
   PassagePtr arriving_;
-  ArrivalPtr kept_;
+  EarlyMessagePtr kept_;
   std::string parting_;
   bool has_parted_ = false;
   std::size_t owed_ = 0;

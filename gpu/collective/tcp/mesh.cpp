@@ -131,7 +131,7 @@ Result<void> Mesh::begin(const Transfer& transfer, bool sends, std::vector<Passa
     connection_to(transfer.peer).send(std::move(passage));
     return {};
   }
-  const ArrivalPtr arrival = inbox_.collect(passage, static_cast<int>(connections_.size()));
+  const EarlyMessagePtr arrival = inbox_.collect(passage, static_cast<int>(connections_.size()));
   if (!passage->is_any || arrival) connection_to(passage->peer).expect();
   if (!arrival) return {};
   if (arrival->bytes == passage->bytes) {

@@ -26,7 +26,7 @@ struct Passage {
 using PassagePtr = std::shared_ptr<Passage>;
 
 /// A message that came, or was announced, before its receive was posted.
-struct Arrival {
+struct EarlyMessage {
   int peer = 0;
   std::uint64_t slot = 0;
   std::size_t bytes = 0;
@@ -35,7 +35,7 @@ struct Arrival {
   bool complete = false;              ///< all data are there
   PassagePtr passage;                 ///< a receive posted before they were
 };
-using ArrivalPtr = std::shared_ptr<Arrival>;
+using EarlyMessagePtr = std::shared_ptr<EarlyMessage>;
 
 /// Brings messages and receives together: of those of one member and slot, the first sent and the first
 /// posted.
@@ -52,20 +52,20 @@ class Inbox {
     passage->peer = peer;
     return passage;
   }
-  void keep(ArrivalPtr arrival) {
+  void keep(EarlyMessagePtr arrival) {
     const Key own{arrival->slot, arrival->peer};
     arrived_[own].push_back(arrival);
   }
 
   /// The message that waits for this receive, or null; the receive is then posted.
-  ArrivalPtr collect(PassagePtr passage, int members) {
+  EarlyMessagePtr collect(PassagePtr passage, int members) {
     passage->posted = ++posts_;
     const bool is_any = passage->peer == kAnyMember;
     for (int peer = is_any ? 0 : passage->peer; peer <= (is_any ? members - 1 : passage->peer); ++peer) {
       const Key key{passage->slot, peer};
       auto* const found = first(arrived_, key);
       if (found == nullptr) continue;
-      ArrivalPtr arrival = *found;
+      EarlyMessagePtr arrival = *found;
       pop(arrived_, key);
       passage->peer = peer;
       return arrival;
@@ -104,7 +104,7 @@ class Inbox {
   }
 
   Queues<PassagePtr> posted_;
-  Queues<ArrivalPtr> arrived_;
+  Queues<EarlyMessagePtr> arrived_;
   std::uint64_t posts_ = 0;
 };
 

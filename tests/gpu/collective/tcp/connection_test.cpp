@@ -48,7 +48,7 @@ class ConnectionPair : public ::testing::Test {
   }
 
   void receive(const PassagePtr& passage) {
-    const ArrivalPtr arrival = inbox.collect(passage, 2);
+    const EarlyMessagePtr arrival = inbox.collect(passage, 2);
     one->expect();
     if (arrival) one->settle(*arrival, passage);
   }
