@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """Collectives of torch.distributed over the back-ends "troupe" and "gloo", through torch.distributed itself:
 
-    TROUPE_LIBRARY=build/release/lib/libtroupe.so.0 PYTHON scripts/peers/torch_collectives.py [--ranks 2 4] [--json]
+    TROUPE_LIBRARY=build/release/lib/libtroupe.so.0 PYTHON scripts/peers/torch_collectives.py [--ranks 2 4]
+        [--over tcp] [--json]
 
 PYTHON has torch 2.14. Both back-ends serve groups of the same processes and take turns call by call, so what else the
-machine does meets both. A figure is the median of rank 0's calls, each from a barrier of all to the call's return.
+machine does meets both. Figures are quartiles of rank 0's calls, each from a barrier of all to the call's return.
+With --over tcp troupe's bytes go over TCP too, and not over the memory that the ranks of one host share.
 """
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -74,23 +77,28 @@ def measured():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--over", choices=("automatic", "tcp"), default="automatic")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    os.environ["TROUPE_PEERS_OVER"] = options.over
     rows = []
     for count in options.ranks:
         found = ranks.results(count, measured)[0]
         for operation in OPERATIONS:
             for label in SIZES:
-                medians = {name: statistics.median(found[operation.__name__, label, name]) * 1e6 for name in BACKENDS}
+                quartiles = {name: [round(each * 1e6, 1) for each in
+                                    statistics.quantiles(found[operation.__name__, label, name], method="inclusive")]
+                             for name in BACKENDS}
                 rows.append({"ranks": count, "operation": operation.__name__, "size": label,
-                             **{f"{name}_us": round(value, 1) for name, value in medians.items()},
-                             "ratio": round(medians["gloo"] / medians["troupe"], 2)})
+                             **{f"{name}_us": values for name, values in quartiles.items()},
+                             "ratio": round(quartiles["gloo"][1] / quartiles["troupe"][1], 2)})
     if options.json:
-        print(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1))
+        print(json.dumps({"torch": torch.__version__, "over": options.over, "rows": rows}, indent=1))
         return
     print("| ranks | operation | size | troupe, µs | gloo, µs | gloo / troupe |\n|---|---|---|---|---|---|")
     for row in rows:
-        print("| {ranks} | {operation} | {size} | {troupe_us:.0f} | {gloo_us:.0f} | {ratio:.1f} |".format(**row))
+        spread = {name: "–".join(f"{each:.0f}" for each in row[f"{name}_us"]) for name in BACKENDS}
+        print("| {ranks} | {operation} | {size} | {troupe} | {gloo} | {ratio:.1f} |".format(**row, **spread))
 
 
 if __name__ == "__main__":
