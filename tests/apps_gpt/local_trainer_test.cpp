@@ -84,11 +84,12 @@ TEST(LocalTrainer, TakesTheFirstStepOfAdamWOnTheClippedMeanGradient) {
   EXPECT_EQ(report.learning_rate, rate);
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const double decay = specs[i].weight_decay ? 0.1 : 0;
+    const auto* found = reinterpret_cast<const float*>(trainer.parameters()[i]);
     for (std::size_t j = 0; j < start.tensors[i].size(); ++j) {
       const double gradient = sum.tensors[i][j] / 4 * training.clip_norm / (std::sqrt(squares) + 1e-6);
       const double expected =
           start.tensors[i][j] * (1 - rate * decay) - rate * gradient / (std::abs(gradient) + 1e-8);
-      ASSERT_NEAR(trainer.parameters()[i][j], expected, 1e-6) << specs[i].name << " " << j;
+      ASSERT_NEAR(found[j], expected, 1e-6) << specs[i].name << " " << j;
     }
   }
 }

@@ -91,9 +91,7 @@ TEST(Models, TheHostsModelIsTheReference) {
   const auto model = create_model(config, {1, 4}, {}, *device, nullptr).value();
   auto values = initial_parameters(model->table().specs, 1);
   Tensors<float> gradients(model->table().specs);
-  std::vector<const std::byte*> parameters;
-  for (const float* tensor : values.constant())
-    parameters.push_back(reinterpret_cast<const std::byte*>(tensor));
+  const auto parameters = values.constant();
   const std::vector<std::int32_t> tokens{1, 2, 3, 4}, targets{2, 3, 4, 5};
 
   ASSERT_TRUE(model->forward_backward(parameters, gradients.pointers(), tokens, targets, {}));

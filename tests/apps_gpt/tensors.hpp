@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <vector>
 
@@ -14,9 +15,9 @@ struct Tensors {
     for (const ParameterSpec& spec : specs) tensors.emplace_back(spec.elements());
   }
 
-  std::span<const T* const> constant() {
+  std::span<const std::byte* const> constant() {
     constant_.clear();
-    for (auto& tensor : tensors) constant_.push_back(tensor.data());
+    for (auto& tensor : tensors) constant_.push_back(reinterpret_cast<const std::byte*>(tensor.data()));
     return constant_;
   }
 
@@ -29,7 +30,7 @@ struct Tensors {
   std::vector<std::vector<T>> tensors;
 
  private:
-  std::vector<const T*> constant_;
+  std::vector<const std::byte*> constant_;
   std::vector<T*> pointers_;
 };
 

@@ -32,7 +32,7 @@ class CudaAttention : public testing::Test {
   };
 
   /// `given` are queries, keys, values and the gradient of the output.
-  OnDevice on_device(AttentionShape shape, std::vector<float> (&given)[4], cuda::SequenceHalves rows) {
+  OnDevice on_device(AttentionShape shape, std::vector<float> (&given)[4], SequenceHalves rows) {
     const std::size_t B = shape.batch, H = shape.heads, D = shape.head_size;
     E* device[4];
     for (std::size_t i = 0; i < 4; ++i) device[i] = gpu_.put<E>(given[i]);
@@ -161,7 +161,7 @@ TYPED_TEST(CudaAttention, OfAPartOfEachSequenceGivesTheBitsOfTheWhole) {
 
 TYPED_TEST(CudaAttention, RowsOfPartsGoToTheirPositionsAndBack) {
   for (const std::size_t width : {16, 3}) {
-    const cuda::PieceRows rows{.members = 3, .batch = 2, .length = 8, .width = width};
+    const PieceRows rows{.members = 3, .batch = 2, .length = 8, .width = width};
     std::vector<float> by_position(rows.members * rows.batch * rows.length * width), by_member;
     for (std::size_t i = 0; i < by_position.size(); ++i) by_position[i] = static_cast<float>(i % 251);
     for (std::size_t member = 0; member < rows.members; ++member) {

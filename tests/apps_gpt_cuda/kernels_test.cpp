@@ -6,10 +6,10 @@
 #include "apps/gpt/layers/activation.hpp"
 #include "apps/gpt/layers/bias.hpp"
 #include "apps/gpt/layers/cross_entropy.hpp"
-#include "apps/gpt/layers/embedding.hpp"
 #include "apps/gpt/layers/layer_norm.hpp"
 #include "apps/gpt/layers/rms_norm.hpp"
 #include "apps/gpt/layers/rotary.hpp"
+#include "apps/gpt/model/vocabulary.hpp"
 #include "core/random.hpp"
 #include "tests/apps_gpt_cuda/test_gpu.hpp"
 
@@ -70,7 +70,8 @@ TYPED_TEST(CudaKernels, RmsNormIsTheHosts) {
     std::vector<double> expected(N * C), scales(N), wide_d_weight(C);
     const RmsNorm<double> host{N, C, 1e-5, wide_x.data(), wide_weight.data(), scales.data()};
     rms_norm_forward(host, expected.data());
-    rms_norm_backward(host, d_y.wide().data(), wide_d_x.data(), wide_d_weight.data());
+    rms_norm_backward_input(host, d_y.wide().data(), wide_d_x.data(), Write::accumulate);
+    rms_norm_backward_weight(host, d_y.wide().data(), wide_d_weight.data());
 
     this->gpu_.run([&](auto stream) { return cuda::norm_forward(norm, y, stream); });
     this->gpu_.run([&](auto stream) {
@@ -101,8 +102,9 @@ TYPED_TEST(CudaKernels, LayerNormIsTheHosts) {
     const LayerNorm<double> host{
         N, C, 1e-5, wide_x.data(), wide_weight.data(), wide_bias.data(), means.data(), scales.data()};
     layer_norm_forward(host, expected.data());
-    layer_norm_backward(host, d_y.wide().data(), wide_d_x.data(), wide_d_parameters.data(),
-                        wide_d_parameters.data() + C);
+    layer_norm_backward_input(host, d_y.wide().data(), wide_d_x.data(), Write::accumulate);
+    layer_norm_backward_weight(host, d_y.wide().data(), wide_d_parameters.data(),
+                               wide_d_parameters.data() + C);
 
     this->gpu_.run([&](auto stream) { return cuda::norm_forward(norm, y, stream); });
     this->gpu_.run([&](auto stream) {
@@ -134,7 +136,8 @@ TYPED_TEST(CudaKernels, NormsOfHeadsOverwriteTheGradientTheyRead) {
     std::vector<double> expected(N * C), scales(N), d_expected(N * C), wide_d_weight(C);
     const RmsNorm<double> host{N, C, 1e-5, wide_x.data(), wide_weight.data(), scales.data()};
     rms_norm_forward(host, expected.data());
-    rms_norm_backward(host, d_heads.wide().data(), d_expected.data(), wide_d_weight.data());
+    rms_norm_backward_input(host, d_heads.wide().data(), d_expected.data(), Write::overwrite);
+    rms_norm_backward_weight(host, d_heads.wide().data(), wide_d_weight.data());
 
     this->gpu_.run([&](auto stream) { return cuda::norm_forward(norm, y, stream); });
     this->gpu_.run([&](auto stream) {
@@ -283,10 +286,9 @@ TYPED_TEST(CudaKernels, EmbeddingIsTheHosts) {
     auto* words = this->gpu_.template room<std::int32_t>(token_words(config, shape));
     auto upload = TokenUpload::create(this->gpu_.device(), config, shape, words).value();
     std::vector<double> expected(N * C), d_expected(V * C);
-    embedding_forward(std::span<const std::int32_t>(tokens), C, table.wide().data(), expected.data());
-    for (int pass = 0; pass < 2; ++pass) {
-      embedding_backward(std::span<const std::int32_t>(tokens), C, d_x.wide().data(), d_expected.data());
-    }
+    vocabulary_embedding_forward<double>(tokens, 0, V, C, table.wide().data(), expected.data());
+    for (int pass = 0; pass < 2; ++pass)
+      vocabulary_embedding_backward<double>(tokens, 0, V, C, d_x.wide().data(), d_expected.data());
 
     // The second pass finds the first one's words in place, and adds.
     for (int pass = 0; pass < 2; ++pass) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/gpt/cuda/cuda_stage.hpp"
-#include "apps/gpt/stage/stage_model.hpp"
+#include "apps/gpt/stage/host_stage.hpp"
 #include "tests/apps_gpt_cuda/members.hpp"
 
 // Backwards in two halves. The stage has all layers here; of stages beside each other see tests/gpt_session.
@@ -143,7 +143,7 @@ TEST_P(CudaSplitBackward, TellsTheHooksWhatTheHostDoes) {
   StageOnGpu stage(of, true, gpu);
   HookCalls found, expected;
   const auto config = config_of(of);
-  const auto host = StageModel::create(config, uncut(config), shape_of(of, true)).value();
+  const auto host = create_host_stage(config, uncut(config), shape_of(of, true)).value();
   auto values = varied_parameters(host->table().specs);
   Tensors<float> gradients(host->table().specs);
   const auto pointers = gradients.pointers();
@@ -153,10 +153,11 @@ TEST_P(CudaSplitBackward, TellsTheHooksWhatTheHostDoes) {
   stage.backward(0, hooks_that_note(found));
   stage.backward_weight(0, hooks_that_note(found));
   const auto hooks = hooks_that_note(expected);
-  const Pass<float> pass{values.constant(), pointers, hooks};
-  ASSERT_TRUE(host->forward(0, {}, pass, tokens));
-  ASSERT_TRUE(host->loss(0, 0, pass, targets));
-  ASSERT_TRUE(host->backward(0, 0, pass, tokens, targets));
+  const StagePass pass{values.constant(), pointers, hooks};
+  const StageText text{tokens, targets};
+  ASSERT_TRUE(host->forward(0, {}, pass, text));
+  ASSERT_TRUE(host->loss(0, 0, pass, text));
+  ASSERT_TRUE(host->backward(0, 0, pass, text));
   ASSERT_TRUE(host->backward_weight(0, pass));
 
   EXPECT_EQ(found, expected);

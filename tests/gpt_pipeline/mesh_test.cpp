@@ -2,6 +2,7 @@
 #include <tuple>
 
 #include "apps/gpt/rank/pipeline_plan.hpp"
+#include "apps/gpt/stage/host_stage.hpp"
 #include "tests/gpt_pipeline/pipeline_job.hpp"
 #include "tests/simulation/swarm_of_cuts.hpp"
 
@@ -229,7 +230,7 @@ TEST(Mesh, CountsTheMemoryThatAStageOfAShareTakesBesideActivations) {
       const PipelinePlace place{{rank}, {8}};
       const int stage = rank / 4;
       const auto shape = stage_shape(options, place, schedule_of(options, place).value(), stage);
-      const auto activations = StageModel::bytes(options.model, cut_of(options, place).value(), shape);
+      const auto activations = host_stage_bytes(options.model, cut_of(options, place).value(), shape);
 
       const std::size_t message = 32 * (64 + 16);
       const std::size_t head = stage == 0 ? message : 2 * message + 64 * 16;

@@ -28,12 +28,12 @@ Result<void> probe(const std::string& directory, BatchShape shape, const std::st
   const auto origin = TRY(PretrainedModel::open(directory, shape.length, {TRY(pairs_of("KEY", keys)), {}}));
   auto model = TRY(Model::create(origin->config(), shape));
   Tensors values, gradients;
-  std::vector<const float*> readable;
+  std::vector<const std::byte*> readable;
   std::vector<float*> writable;
   for (const auto& spec : model.table().specs) {
     TRY(origin->read(spec, values.emplace_back(spec.elements())));
     gradients.emplace_back(spec.elements());
-    readable.push_back(values.back().data());
+    readable.push_back(reinterpret_cast<const std::byte*>(values.back().data()));
     writable.push_back(gradients.back().data());
   }
   std::vector<std::int32_t> tokens, targets;

@@ -10,11 +10,11 @@
 
 namespace troupe::apps::gpt {
 
-/// The function of StageModel on a GPU, as described at create_cuda_model(); the shape says what is kept, and
-/// a whole model is the stage that has all layers. Passes follow `compute`, a stream of `device`: what is
-/// sent, received or read is ready for later work on that stream. If the shape has a share of the layers, or
-/// a part of each sequence, `groups` are those of the ranks that share them; they must outlive the stage and
-/// are not used before the first pass. Errc::unavailable as from StageModel::create().
+/// A stage on a GPU, as described at create_cuda_model(); the shape says what is kept, and a whole model is
+/// the stage that has all layers. Passes follow `compute`, a stream of `device`: what is sent, received or
+/// read is ready for later work on that stream. If the shape has a share of the layers, or a part of each
+/// sequence, `groups` are those of the ranks that share them; they must outlive the stage and are not used
+/// before the first pass. Errc::unavailable as from create_host_stage().
 core::Result<std::unique_ptr<TrainableStage>> create_cuda_stage(const ModelConfig& config,
                                                                 const StageCut& cut, const StageShape& shape,
                                                                 CudaModelOptions options, gpu::Device& device,

@@ -47,10 +47,10 @@ class Sender {
 Result<ExpertDesk> ExpertDesk::create(gpu::Device& device, const ExpertConfig& config, std::size_t layers,
                                       std::size_t rows, std::size_t members) {
   ExpertDesk desk(config, layers);
-  const std::size_t scores = rows * std::max(config.count, config.choices) * sizeof(float);
+  const std::size_t scores = rows * std::max(config.count, config.sent()) * sizeof(float);
   desk.down_ = TRY(device.allocate_staging(members * scores));
   desk.up_ = TRY(
-      device.allocate_staging(std::max(scores, rows * config.choices * (2 * sizeof(std::int32_t) + 4)) + 64));
+      device.allocate_staging(std::max(scores, rows * config.sent() * (2 * sizeof(std::int32_t) + 4)) + 64));
   if (config.ranks > 1 && config.grouped)
     desk.groups_ = TRY(device.allocate_staging(2 * (config.most_rows(rows) * sizeof(std::int32_t) + 16)));
   desk.losses_ = TRY(device.allocate_staging(layers * sizeof(double)));
@@ -67,39 +67,30 @@ Result<void> ExpertDesk::fetch(const float* from, std::span<float> to, gpu::Stre
   return {};
 }
 
-core::RouterRows<float> ExpertDesk::rows_of(std::size_t layer, std::size_t rows) {
-  auto &logits = logits_[layer], &weights = weights_[layer];
-  logits.resize(rows * config_.count), weights.resize(rows * config_.choices);
-  return {config_.rule(), config_.biases_of(layer), logits, weights};
-}
-
-Result<void> ExpertDesk::choose(std::size_t layer, std::size_t rows, const float* logits,
-                                double router_factor, const ExpertMemory& memory, gpu::StreamView stream) {
-  const auto own = rows_of(layer, rows);
-  TRY(fetch(logits, logits_[layer], stream));
-  TRY(core::decide_alone(own, router_factor, routes_[layer]));
-  send_choices(layer, memory, stream);
-  return {};
-}
-
-Result<void> ExpertDesk::choose_together(std::size_t layer, const core::MembersRows& members, std::size_t all,
-                                         std::size_t rows, const float* logits, double router_factor,
-                                         const ExpertMemory& memory, gpu::StreamView stream) {
+Result<void> ExpertDesk::choose(std::size_t layer, ExpertRoutes& routes, const ExpertShape& shape,
+                                const float* logits, const StepHooks& hooks,
+                                const ExpertChoices<float>& memory, gpu::StreamView stream) {
   const std::size_t E = config_.count;
-  all_logits_.resize(all * E);
-  TRY(fetch(logits, all_logits_, stream));
-  const auto own = rows_of(layer, members.own.size());
-  for (std::size_t row = 0; row < members.own.size(); ++row)
-    std::copy_n(all_logits_.begin() + static_cast<std::ptrdiff_t>(members.own[row] * E), E,
-                logits_[layer].begin() + static_cast<std::ptrdiff_t>(row * E));
-  TRY(core::decide_together<float>(own, std::span(all_logits_).first(rows * E), members, router_factor,
-                                   routes_[layer]));
-  send_choices(layer, memory, stream);
+  auto& own = logits_[layer];
+  own.resize(shape.rows * E);
+  weights_[layer].resize(shape.rows * config_.sent());
+  if (shape.member.members == 1) {
+    TRY(fetch(logits, own, stream));
+  } else {
+    all_logits_.resize(shape.rows * shape.member.members * E);
+    TRY(fetch(logits, all_logits_, stream));
+    const std::size_t length = shape.rows / shape.sequences * shape.member.members;
+    auto place = own.begin();
+    for (const std::size_t row : SequencePart({shape.sequences, length}, shape.member).own_rows())
+      place = std::copy_n(all_logits_.begin() + static_cast<std::ptrdiff_t>(row * E), E, place);
+  }
+  TRY(choose_experts<float>(shape, on_host(layer, routes), all_logits_.data(), hooks));
+  send_choices(layer, routes.dispatch, memory, stream);
   return {};
 }
 
-void ExpertDesk::send_choices(std::size_t layer, const ExpertMemory& memory, gpu::StreamView stream) {
-  const core::Dispatch& dispatch = routes_[layer].dispatch;
+void ExpertDesk::send_choices(std::size_t layer, const core::Dispatch& dispatch,
+                              const ExpertChoices<float>& memory, gpu::StreamView stream) {
   Sender sender(up_.view(), stream);
   sender.send(std::span<const std::int64_t>(dispatch.choice_of_slot), memory.choice_of_slot, narrow);
   sender.send(std::span<const std::int64_t>(dispatch.slot_of_choice), memory.slot_of_choice, narrow);
@@ -107,8 +98,9 @@ void ExpertDesk::send_choices(std::size_t layer, const ExpertMemory& memory, gpu
 }
 
 // They have memory of their own, because what choose() sends may still be in flight.
-void ExpertDesk::send_groups(std::size_t layer, const ExpertMemory& memory, gpu::StreamView stream) {
-  const std::vector<std::int64_t>& places = *routes_[layer].exchange.grouped;
+void ExpertDesk::send_groups(const core::ExpertExchange& exchange, const ExpertChoices<float>& memory,
+                             gpu::StreamView stream) {
+  const std::vector<std::int64_t>& places = *exchange.grouped;
   std::vector<std::int64_t> rows(places.size());
   for (std::size_t row = 0; row < places.size(); ++row)
     rows[static_cast<std::size_t>(places[row])] = static_cast<std::int64_t>(row);
@@ -118,30 +110,31 @@ void ExpertDesk::send_groups(std::size_t layer, const ExpertMemory& memory, gpu:
 }
 
 template <class E>
-Result<void> ExpertDesk::logit_gradients(std::size_t layer, const float* d_weights,
-                                         const core::RouterShare& share, const StepHooks& hooks, E* d_logits,
+Result<void> ExpertDesk::logit_gradients(std::size_t layer, ExpertRoutes& routes, const ExpertShape& shape,
+                                         const float* d_weights, const StepHooks& hooks, E* d_logits,
                                          gpu::StreamView stream) {
-  const auto& logits = logits_[layer];
-  std::vector<float> by_weights(weights_[layer].size()), by_logits(logits.size());
+  std::vector<float> by_weights(weights_[layer].size()), by_logits(logits_[layer].size());
   TRY(fetch(d_weights, by_weights, stream));
-  core::decision_backward<float>(config_.rule(), logits, routes_[layer], share, hooks.scale_of_router(),
-                                 by_weights, by_logits);
+  choice_backward<float>(shape, on_host(layer, routes), hooks, by_weights, by_logits);
   Sender(up_.view(), stream).send(std::span<const float>(by_logits), d_logits, [](float value) {
     return narrowed<E>(value);
   });
   return {};
 }
 
-void ExpertDesk::send_losses(std::size_t first, gpu::BufferView losses, gpu::StreamView stream) {
+void ExpertDesk::send_losses(std::span<const ExpertRoutes> layers, gpu::BufferView losses,
+                             gpu::StreamView stream) {
   const auto pinned = losses_.view().subview(0, losses.bytes);
   const auto values = pinned.as<double>();
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = routes_[first + i].loss;
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = layers[i].loss;
   gpu::copy(pinned, losses, stream);
 }
 
-template Result<void> ExpertDesk::logit_gradients<float>(std::size_t, const float*, const core::RouterShare&,
-                                                         const StepHooks&, float*, gpu::StreamView);
-template Result<void> ExpertDesk::logit_gradients<Bf16>(std::size_t, const float*, const core::RouterShare&,
-                                                        const StepHooks&, Bf16*, gpu::StreamView);
+template Result<void> ExpertDesk::logit_gradients<float>(std::size_t, ExpertRoutes&, const ExpertShape&,
+                                                         const float*, const StepHooks&, float*,
+                                                         gpu::StreamView);
+template Result<void> ExpertDesk::logit_gradients<Bf16>(std::size_t, ExpertRoutes&, const ExpertShape&,
+                                                        const float*, const StepHooks&, Bf16*,
+                                                        gpu::StreamView);
 
 }  // namespace troupe::apps::gpt

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <utility>
 
-#include "apps/gpt/cuda/cuda_activations.hpp"
 #include "core/errors.hpp"
 #include "gpu/kernels.hpp"
 

@@ -10,6 +10,9 @@
 
 namespace troupe::apps::gpt {
 
+/// At most this many losses may be waiting to be taken.
+inline constexpr std::size_t kMostLosses = 64;
+
 /// Losses of microbatches on the way from the device, in order, which are then kept until they are taken.
 class LossQueue {
  public:

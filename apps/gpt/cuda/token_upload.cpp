@@ -93,4 +93,23 @@ void TokenUpload::sort_rows(std::span<const std::int32_t> tokens, const CudaToke
             static_cast<std::size_t>(kinds)};
 }
 
+std::size_t segments_at_most(const ModelConfig& config, BatchShape shape) {
+  return std::min(shape.rows(), config.vocabulary) + shape.rows() / cuda::kSegmentRows;
+}
+
+std::size_t token_words(const ModelConfig& config, BatchShape shape) {
+  return 5 * shape.rows() + segments_at_most(config, shape) + 2;
+}
+
+CudaTokens place_tokens(std::int32_t* words, const ModelConfig& config, BatchShape shape) {
+  const std::size_t N = shape.rows();
+  const std::size_t segments = segments_at_most(config, shape) + 1;
+  return {.tokens = words,
+          .targets = words + N,
+          .order = words + 2 * N,
+          .segments = words + 3 * N,
+          .kinds = words + 3 * N + segments,
+          .first_segment = words + 4 * N + segments};
+}
+
 }  // namespace troupe::apps::gpt

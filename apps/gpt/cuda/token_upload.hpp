@@ -1,16 +1,36 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "apps/gpt/cuda/cuda_activations.hpp"
 #include "apps/gpt/kernels/kernels.hpp"
+#include "apps/gpt/model/activations.hpp"
 #include "core/result.hpp"
 #include "gpu/device.hpp"
 
 namespace troupe::apps::gpt {
+
+// N rows.
+
+/// What the host sends with a microbatch.
+struct CudaTokens {
+  std::int32_t* tokens;         // (N)
+  std::int32_t* targets;        // (N)
+  std::int32_t* order;          // (N), see cuda::EmbeddingOrder
+  std::int32_t* segments;       // (segments_at_most + 1)
+  std::int32_t* kinds;          // (N), the distinct tokens
+  std::int32_t* first_segment;  // (N + 1)
+};
+
+/// The maximum number of segments of the embedding's gradient.
+std::size_t segments_at_most(const ModelConfig& config, BatchShape shape);
+
+/// Number of a microbatch's integers, which are contiguous, and their places.
+std::size_t token_words(const ModelConfig& config, BatchShape shape);
+CudaTokens place_tokens(std::int32_t* words, const ModelConfig& config, BatchShape shape);
 
 /// Sends microbatches' tokens to the device through pinned memory, a few ahead of the passes that read them.
 class TokenUpload {

@@ -37,9 +37,7 @@ std::size_t activation_bytes(const ModelConfig& config, BatchShape shape, ModelO
     return cuda_activation_bytes(config, shape, {options.dtype, options.tf32, options.keep});
 #endif
   (void)device;
-  Carver<float> plan(nullptr);
-  carve(plan, config, shape, options.keep);
-  return plan.elements() * sizeof(float);
+  return host_stage_bytes(config, uncut(config), {.batch = shape, .keep = options.keep});
 }
 
 }  // namespace
@@ -81,7 +79,7 @@ Result<std::unique_ptr<TrainableStage>> create_stage(const ModelConfig& config, 
                                                      const StageShape& shape, ModelOptions options,
                                                      StagePlace place) {
   if (place.device.kind() != gpu::DeviceKind::cuda)
-    return std::make_unique<HostStage>(TRY(StageModel::create(config, cut, shape, place.groups)));
+    return create_host_stage(config, cut, shape, place.groups);
 #ifdef TROUPE_HAS_CUDA
   return create_cuda_stage(config, cut, shape, {options.dtype, options.tf32}, place.device, place.compute,
                            place.device_groups);
@@ -98,7 +96,7 @@ std::size_t stage_bytes(const ModelConfig& config, const StageCut& cut, const St
 #endif
   (void)options;
   (void)device;
-  return StageModel::bytes(config, cut, shape);
+  return host_stage_bytes(config, cut, shape);
 }
 
 Result<void> check_shared_model(const SharedModel& model, gpu::DeviceKind device) {

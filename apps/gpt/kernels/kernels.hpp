@@ -6,7 +6,9 @@
 #include <cstdint>
 
 #include "apps/gpt/kernels/element.cuh"
+#include "apps/gpt/layers/attention.hpp"
 #include "apps/gpt/layers/matmul.hpp"
+#include "apps/gpt/layers/pieces.hpp"
 
 namespace troupe::apps::gpt::cuda {
 
@@ -144,19 +146,6 @@ cudaError_t widen(std::size_t count, const E* from, float* to, cudaStream_t stre
 
 inline constexpr std::size_t kMostHeadSize = 128;
 
-/// Which positions of sequences of T the L rows of a rank are, if it shares each sequence with others: the
-/// first half starts at position `lower`, the second at `upper`, which comes after. T 0: the rank has all of
-/// them, and L is T.
-struct SequenceHalves {
-  std::size_t positions = 0;  ///< T
-  std::size_t lower = 0, upper = 0;
-};
-
-/// Rows of keys or values (N, B, L, C) as N members of a group have them, two pieces of P = L/2 positions of
-/// each sequence: member i has pieces i and 2N - 1 - i. By position they are (B, T, C), with T = N L.
-struct PieceRows {
-  std::size_t members, batch, length, width;  ///< N, B, L, C
-};
 template <class E>
 cudaError_t rows_by_position(const PieceRows& rows, const E* by_member, E* by_position, cudaStream_t stream);
 template <class E>

@@ -22,7 +22,7 @@ void layer_norm_forward(const LayerNorm<T>& norm, T* y) {
 }
 
 template <class T>
-void layer_norm_backward(const LayerNorm<T>& norm, const T* d_y, T* d_x, T* d_weight, T* d_bias) {
+void layer_norm_backward_input(const LayerNorm<T>& norm, const T* d_y, T* d_x, Write write) {
   const std::size_t C = norm.width;
   const T count = static_cast<T>(C);
   const T* weight = norm.weight;
@@ -34,18 +34,36 @@ void layer_norm_backward(const LayerNorm<T>& norm, const T* d_y, T* d_x, T* d_we
     const T average = ordered_sum<T>(C, [=](std::size_t c) { return d_out[c] * weight[c]; }) / count;
     const T dot = ordered_sum<T>(C, [=](std::size_t c) { return d_out[c] * weight[c] * (x[c] - mean); });
     const T pull = dot * scale * scale / count;
+    const auto gradient = [=](std::size_t c) {
+      return scale * (d_out[c] * weight[c] - average - (x[c] - mean) * pull);
+    };
+    if (write == Write::overwrite) {
+      for (std::size_t c = 0; c < C; ++c) d_in[c] = gradient(c);
+    } else {
+      for (std::size_t c = 0; c < C; ++c) d_in[c] += gradient(c);
+    }
+  }
+}
+
+template <class T>
+void layer_norm_backward_weight(const LayerNorm<T>& norm, const T* d_y, T* d_weight, T* d_bias) {
+  const std::size_t C = norm.width;
+  for (std::size_t n = 0; n < norm.rows; ++n) {
+    const T* x = norm.x + n * C;
+    const T* d_out = d_y + n * C;
+    const T mean = norm.mean[n], scale = norm.scale[n];
     for (std::size_t c = 0; c < C; ++c) {
-      const T centred = x[c] - mean;
-      d_weight[c] += d_out[c] * centred * scale;
+      d_weight[c] += d_out[c] * (x[c] - mean) * scale;
       d_bias[c] += d_out[c];
-      d_in[c] += scale * (d_out[c] * weight[c] - average - centred * pull);
     }
   }
 }
 
 template void layer_norm_forward<float>(const LayerNorm<float>&, float*);
 template void layer_norm_forward<double>(const LayerNorm<double>&, double*);
-template void layer_norm_backward<float>(const LayerNorm<float>&, const float*, float*, float*, float*);
-template void layer_norm_backward<double>(const LayerNorm<double>&, const double*, double*, double*, double*);
+template void layer_norm_backward_input<float>(const LayerNorm<float>&, const float*, float*, Write);
+template void layer_norm_backward_input<double>(const LayerNorm<double>&, const double*, double*, Write);
+template void layer_norm_backward_weight<float>(const LayerNorm<float>&, const float*, float*, float*);
+template void layer_norm_backward_weight<double>(const LayerNorm<double>&, const double*, double*, double*);
 
 }  // namespace troupe::apps::gpt

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "apps/gpt/layers/matmul.hpp"
+
 namespace troupe::apps::gpt {
 
 // N rows, C width.
@@ -22,8 +24,11 @@ struct LayerNorm {
 template <class T>
 void layer_norm_forward(const LayerNorm<T>& norm, T* y);
 
-/// Adds to d_x (N, C), d_weight (C) and d_bias (C).
+/// Adds to d_x (N, C), or overwrites it: then it may be d_y.
 template <class T>
-void layer_norm_backward(const LayerNorm<T>& norm, const T* d_y, T* d_x, T* d_weight, T* d_bias);
+void layer_norm_backward_input(const LayerNorm<T>& norm, const T* d_y, T* d_x, Write write);
+/// Adds to d_weight (C) and d_bias (C). Does not read the weight.
+template <class T>
+void layer_norm_backward_weight(const LayerNorm<T>& norm, const T* d_y, T* d_weight, T* d_bias);
 
 }  // namespace troupe::apps::gpt

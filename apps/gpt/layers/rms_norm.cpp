@@ -20,7 +20,7 @@ void rms_norm_forward(const RmsNorm<T>& norm, T* y) {
 }
 
 template <class T>
-void rms_norm_backward(const RmsNorm<T>& norm, const T* d_y, T* d_x, T* d_weight) {
+void rms_norm_backward_input(const RmsNorm<T>& norm, const T* d_y, T* d_x, Write write) {
   const std::size_t C = norm.width;
   const T* weight = norm.weight;
   for (std::size_t n = 0; n < norm.rows; ++n) {
@@ -30,16 +30,31 @@ void rms_norm_backward(const RmsNorm<T>& norm, const T* d_y, T* d_x, T* d_weight
     const T scale = norm.scale[n];
     const T dot = ordered_sum<T>(C, [=](std::size_t c) { return d_out[c] * weight[c] * x[c]; });
     const T pull = dot * scale * scale / static_cast<T>(C);
-    for (std::size_t c = 0; c < C; ++c) {
-      d_weight[c] += d_out[c] * x[c] * scale;
-      d_in[c] += scale * (d_out[c] * weight[c] - x[c] * pull);
+    const auto gradient = [=](std::size_t c) { return scale * (d_out[c] * weight[c] - x[c] * pull); };
+    if (write == Write::overwrite) {
+      for (std::size_t c = 0; c < C; ++c) d_in[c] = gradient(c);
+    } else {
+      for (std::size_t c = 0; c < C; ++c) d_in[c] += gradient(c);
     }
+  }
+}
+
+template <class T>
+void rms_norm_backward_weight(const RmsNorm<T>& norm, const T* d_y, T* d_weight) {
+  const std::size_t C = norm.width;
+  for (std::size_t n = 0; n < norm.rows; ++n) {
+    const T* x = norm.x + n * C;
+    const T* d_out = d_y + n * C;
+    const T scale = norm.scale[n];
+    for (std::size_t c = 0; c < C; ++c) d_weight[c] += d_out[c] * x[c] * scale;
   }
 }
 
 template void rms_norm_forward<float>(const RmsNorm<float>&, float*);
 template void rms_norm_forward<double>(const RmsNorm<double>&, double*);
-template void rms_norm_backward<float>(const RmsNorm<float>&, const float*, float*, float*);
-template void rms_norm_backward<double>(const RmsNorm<double>&, const double*, double*, double*);
+template void rms_norm_backward_input<float>(const RmsNorm<float>&, const float*, float*, Write);
+template void rms_norm_backward_input<double>(const RmsNorm<double>&, const double*, double*, Write);
+template void rms_norm_backward_weight<float>(const RmsNorm<float>&, const float*, float*);
+template void rms_norm_backward_weight<double>(const RmsNorm<double>&, const double*, double*);
 
 }  // namespace troupe::apps::gpt

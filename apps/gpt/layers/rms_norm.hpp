@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "apps/gpt/layers/matmul.hpp"
+
 namespace troupe::apps::gpt {
 
 // N rows, C width.
@@ -20,8 +22,11 @@ struct RmsNorm {
 template <class T>
 void rms_norm_forward(const RmsNorm<T>& norm, T* y);
 
-/// Adds to d_x (N, C) and to d_weight (C).
+/// Adds to d_x (N, C), or overwrites it: then it may be d_y.
 template <class T>
-void rms_norm_backward(const RmsNorm<T>& norm, const T* d_y, T* d_x, T* d_weight);
+void rms_norm_backward_input(const RmsNorm<T>& norm, const T* d_y, T* d_x, Write write);
+/// Adds to d_weight (C). Does not read the weight.
+template <class T>
+void rms_norm_backward_weight(const RmsNorm<T>& norm, const T* d_y, T* d_weight);
 
 }  // namespace troupe::apps::gpt

@@ -1,7 +1,6 @@
 #include "apps/gpt/model/expert_choice.hpp"
 
 #include "apps/gpt/model/sequence_part.hpp"
-#include "apps/gpt/model/sequence_pieces.hpp"
 #include "core/errors.hpp"
 #include "core/experts/decision.hpp"
 
@@ -22,36 +21,30 @@ void take_parts(const ExpertConfig& config, std::span<T> weights, ExpertRoutes& 
 }  // namespace
 
 template <class T>
-Result<void> choose_experts(const ExpertShape<T>& shape, const ExpertActivations<T>& layer,
+Result<void> choose_experts(const ExpertShape& shape, const ExpertActivations<T>& layer, const T* all,
                             const StepHooks& hooks) {
   const ExpertConfig& config = shape.config;
   const core::RouterRows<T> own{config.rule(),
                                 config.biases_of(layer.layer),
                                 {layer.logits, shape.rows * config.count},
-                                {layer.weights, shape.rows * config.choices}};
+                                {layer.sent.weights, shape.rows * config.choices}};
   ExpertRoutes& routes = *layer.routes;
-  const std::span<T> weights(layer.weights, shape.rows * config.sent());
-  if (shape.across == nullptr) {
+  if (shape.member.members == 1) {
     TRY(core::decide_alone(own, hooks.router_factor, routes));
-    take_parts(config, weights, routes);
-    return {};
+  } else {
+    const std::size_t length = shape.rows / shape.sequences * shape.member.members;
+    const SequencePart part({shape.sequences, length}, shape.member);
+    CHECK(!hooks.length || (shape.sequences == 1 && *hooks.length <= length), "one sequence was filled up");
+    const std::size_t rows = hooks.length.value_or(shape.sequences * length);
+    TRY(core::decide_together<T>(own, {all, rows * config.count}, {part.own_rows(), shape.member.index == 0},
+                                 hooks.router_factor, routes));
   }
-  const ContextParallel<T>& across = *shape.across;
-  const BatchShape batch{shape.sequences, shape.rows / shape.sequences};
-  const SequencePieces<T> pieces(*across.group, across.exchanged, batch, config.count);
-  TRY(pieces.gather(layer.logits, across.logits));
-  CHECK(!hooks.length || (shape.sequences == 1 && *hooks.length <= pieces.length()),
-        "one sequence was filled up");
-  const SequencePart part({batch.batch, pieces.length()}, member_of(across.group));
-  const std::size_t rows = hooks.length.value_or(shape.sequences * pieces.length());
-  TRY(core::decide_together<T>(own, {across.logits, rows * config.count},
-                               {part.own_rows(), across.group->index() == 0}, hooks.router_factor, routes));
-  take_parts(config, weights, routes);
+  take_parts(config, std::span<T>(layer.sent.weights, shape.rows * config.sent()), routes);
   return {};
 }
 
 template <class T>
-void choice_backward(const ExpertShape<T>& shape, const ExpertActivations<T>& layer, const StepHooks& hooks,
+void choice_backward(const ExpertShape& shape, const ExpertActivations<T>& layer, const StepHooks& hooks,
                      std::span<T> d_weights, std::span<T> d_logits) {
   const std::size_t parts = shape.config.parts, chosen = d_weights.size() / parts;
   for (std::size_t i = 0; parts > 1 && i < chosen; ++i) {
@@ -59,18 +52,18 @@ void choice_backward(const ExpertShape<T>& shape, const ExpertActivations<T>& la
     for (std::size_t part = 1; part < parts; ++part) sum += d_weights[i * parts + part];
     d_weights[i] = sum;
   }
-  const core::RouterShare share{shape.adds_losses, shape.across != nullptr ? shape.across->group->size() : 1};
+  const core::RouterShare share{shape.adds_losses, shape.member.members};
   core::decision_backward<T>(shape.config.rule(), {layer.logits, d_logits.size()}, *layer.routes, share,
                              hooks.scale_of_router(), d_weights.first(chosen), d_logits);
 }
 
-template Result<void> choose_experts<float>(const ExpertShape<float>&, const ExpertActivations<float>&,
+template Result<void> choose_experts<float>(const ExpertShape&, const ExpertActivations<float>&, const float*,
                                             const StepHooks&);
-template Result<void> choose_experts<double>(const ExpertShape<double>&, const ExpertActivations<double>&,
-                                             const StepHooks&);
-template void choice_backward<float>(const ExpertShape<float>&, const ExpertActivations<float>&,
-                                     const StepHooks&, std::span<float>, std::span<float>);
-template void choice_backward<double>(const ExpertShape<double>&, const ExpertActivations<double>&,
-                                      const StepHooks&, std::span<double>, std::span<double>);
+template Result<void> choose_experts<double>(const ExpertShape&, const ExpertActivations<double>&,
+                                             const double*, const StepHooks&);
+template void choice_backward<float>(const ExpertShape&, const ExpertActivations<float>&, const StepHooks&,
+                                     std::span<float>, std::span<float>);
+template void choice_backward<double>(const ExpertShape&, const ExpertActivations<double>&, const StepHooks&,
+                                      std::span<double>, std::span<double>);
 
 }  // namespace troupe::apps::gpt

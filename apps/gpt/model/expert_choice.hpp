@@ -3,24 +3,37 @@
 #include <span>
 
 #include "apps/gpt/model/expert_activations.hpp"
-#include "apps/gpt/model/expert_shape.hpp"
 #include "apps/gpt/model/pass.hpp"
+#include "apps/gpt/model/sequence_part.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps::gpt {
 
-/// What the router of a layer decides by layer.logits (N, E): layer.weights (N, K) and layer.routes, but for
-/// the exchange. Members that share sequences hand each other their logits, and each decides about the rows
-/// of all as one rank with whole sequences does, in the order of their positions; of that it keeps its own
-/// rows.
+/// The rows that a router decides about.
+struct ExpertShape {
+  const ExpertConfig& config;
+  std::size_t rows = 0;       ///< N
+  std::size_t sequences = 1;  ///< that the rows are of, or parts of
+  /// If ranks share the sequences: each has rows of its own, and what is decided about rows of a microbatch
+  /// together is decided about those of all members.
+  SequenceMember member{};
+  /// Backward adds the gradients of the router's losses. Of ranks that share the layer, whose gradients are
+  /// summed, one does.
+  bool adds_losses = true;
+};
+
+/// What the router of a layer decides by layer.logits (N, E): layer.sent.weights (N, K) and layer.routes,
+/// except the exchange; in host memory. If ranks share sequences, `all` has the logits of all members by
+/// position: then each member decides about all rows as one rank with whole sequences does, and keeps its
+/// own.
 template <class T>
-core::Result<void> choose_experts(const ExpertShape<T>& shape, const ExpertActivations<T>& layer,
+core::Result<void> choose_experts(const ExpertShape& shape, const ExpertActivations<T>& layer, const T* all,
                                   const StepHooks& hooks);
 
-/// Overwrites d_logits (N, E): the gradients through the weights, from those by them (N, K), and those of the
-/// router's losses. Of d_weights nothing is kept.
+/// Overwrites d_logits (N, E): the gradients through the weights, from those with respect to them (N, K), and
+/// those of the router's losses. Nothing of d_weights is kept.
 template <class T>
-void choice_backward(const ExpertShape<T>& shape, const ExpertActivations<T>& layer, const StepHooks& hooks,
+void choice_backward(const ExpertShape& shape, const ExpertActivations<T>& layer, const StepHooks& hooks,
                      std::span<T> d_weights, std::span<T> d_logits);
 
 }  // namespace troupe::apps::gpt

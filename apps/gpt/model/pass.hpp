@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 
+#include "apps/gpt/model/element.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps::gpt {
@@ -40,27 +41,27 @@ struct StepHooks {
   std::optional<std::size_t> length{};
 };
 
-template <class T>
+template <class E>
 class WeightWork;
 
-/// One forward, or forward and backward, over given parameters. Pointers are in table order.
-template <class T>
+/// One forward, or forward and backward, over given parameters in E. Pointers are in table order.
+template <class E>
 struct Pass {
-  std::span<const T* const> parameters;
-  std::span<T* const> gradients;  ///< added to; empty if there is no backward
+  std::span<const std::byte* const> parameters;
+  std::span<SumOf<E>* const> gradients;  ///< added to; empty if there is no backward
   const StepHooks& hooks;
   /// Where backward defers what it would add to gradients (apps/gpt/model/weight_work.hpp); null: it adds
   /// directly.
-  WeightWork<T>* later = nullptr;
+  WeightWork<E>* later = nullptr;
 
-  core::Result<const T*> use(std::size_t parameter) const {
+  core::Result<const E*> use(std::size_t parameter) const {
     if (hooks.before_use) {
       if (auto readable = hooks.before_use(parameter); !readable) return tl::unexpected(readable.error());
     }
-    return parameters[parameter];
+    return reinterpret_cast<const E*>(parameters[parameter]);
   }
 
-  T* gradient(std::size_t parameter) const { return gradients[parameter]; }
+  SumOf<E>* gradient(std::size_t parameter) const { return gradients[parameter]; }
 
   void ready(std::size_t parameter) const {
     if (hooks.gradient_ready) hooks.gradient_ready(parameter);

@@ -3,7 +3,7 @@
 #include "apps/gpt/options/run_options.hpp"
 #include "apps/gpt/rank/tied_embedding.hpp"
 #include "apps/gpt/stage/cut.hpp"
-#include "apps/gpt/stage/stage_model.hpp"
+#include "apps/gpt/stage/trainable_stage.hpp"
 #include "core/ids.hpp"
 #include "core/schedule/pipeline_schedule.hpp"
 #include "gpu/device.hpp"

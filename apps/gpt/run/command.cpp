@@ -50,7 +50,8 @@ Result<void> print_perplexity(LocalTrainer& trainer) {
 Result<void> export_trained(LocalTrainer& trainer, const ExportOptions& to) {
   if (to.directory.empty()) return {};
   const auto read = [&](std::size_t parameter, core::ElementRange range, std::span<float> values) {
-    std::copy_n(trainer.parameters()[parameter] + range.start, values.size(), values.begin());
+    const auto* whole = reinterpret_cast<const float*>(trainer.parameters()[parameter]);
+    std::copy_n(whole + range.start, values.size(), values.begin());
     return Result<void>{};
   };
   TRY(export_model(trainer.model().config(), read, to));

@@ -23,6 +23,7 @@
 #include "apps/gpt/run/beginning.hpp"
 #include "apps/gpt/run/distributed_trainer.hpp"
 #include "apps/gpt/run/narrator.hpp"
+#include "apps/gpt/stage/host_stage.hpp"
 #include "apps/report/perfetto.hpp"
 #include "core/checkpoint/cliques.hpp"
 #include "core/disregard.hpp"

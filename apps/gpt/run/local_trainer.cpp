@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "apps/gpt/stage/host_stage.hpp"
 #include "apps/gpt/stage/models.hpp"
 #include "core/errors.hpp"
 #include "core/optimizer/optimizer.hpp"
@@ -39,7 +40,7 @@ LocalTrainer::LocalTrainer(const TrainerOptions& options, const Corpus& corpus, 
     }
   }
   for (Tensor& tensor : tensors_) {
-    readable_.push_back(tensor.value.data());
+    readable_.push_back(reinterpret_cast<const std::byte*>(tensor.value.data()));
     gradients_.push_back(tensor.gradient.data());
   }
 }

@@ -58,7 +58,7 @@ class LocalTrainer {
   core::Step next_step_;
   std::int64_t updates_ = 0;
   std::vector<Tensor> tensors_;
-  std::vector<const float*> readable_;
+  std::vector<const std::byte*> readable_;
   std::vector<float*> gradients_;
 };
 

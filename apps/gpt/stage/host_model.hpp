@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "apps/gpt/model/host_parameters.hpp"
 #include "apps/gpt/stage/model.hpp"
 #include "apps/gpt/stage/trainable_model.hpp"
 
@@ -49,7 +48,6 @@ class HostModel final : public RowModel {
 
  private:
   Model model_;
-  HostParameters host_;
   std::vector<double> losses_;
   ExpertTally tally_;
 };

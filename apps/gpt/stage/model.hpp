@@ -2,19 +2,17 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "apps/gpt/model/activations.hpp"
-#include "apps/gpt/model/block.hpp"
 #include "apps/gpt/model/config.hpp"
-#include "apps/gpt/model/context_attention.hpp"
+#include "apps/gpt/model/host_engine.hpp"
 #include "apps/gpt/model/parameters.hpp"
 #include "apps/gpt/model/pass.hpp"
-#include "apps/gpt/model/rows.hpp"
-#include "apps/gpt/stage/part_passes.hpp"
 #include "apps/gpt/stage/sharing.hpp"
+#include "apps/gpt/stage/stage_core.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -25,7 +23,8 @@ template <class T>
 class BasicModel {
  public:
   using Tokens = std::span<const std::int32_t>;
-  using Parameters = std::span<const T* const>;
+  /// As Pass has them.
+  using Parameters = std::span<const std::byte* const>;
   using Gradients = std::span<T* const>;
 
   /// Checks the configuration and that the activations fit in this machine's memory, then allocates them
@@ -55,44 +54,34 @@ class BasicModel {
   core::Result<std::span<const T>> logits_of(Parameters parameters, Tokens tokens, std::size_t row,
                                              const StepHooks& hooks = {});
 
-  const ModelConfig& config() const { return config_; }
-  const ParameterTable& table() const { return table_; }
+  const ModelConfig& config() const { return core_->config(); }
+  const ParameterTable& table() const { return core_->table(); }
   BatchShape shape() const { return shape_; }
   std::size_t activation_bytes() const { return activation_bytes_; }
   /// Where the tokens of the last pass went, by layer; empty for a layer without experts.
-  std::span<const ExpertRoutes> routes() const { return activations_.routes; }
+  std::span<const ExpertRoutes> routes() const { return core_->activations(0, 0).routes; }
 
  private:
-  BasicModel(const ModelConfig& config, BatchShape shape, Keep keep, std::unique_ptr<T[]> memory,
-             std::size_t bytes, const Sharing<T>& sharing);
+  using Core = StageCore<HostEngine<T>>;
 
-  core::Result<T> loss(const Pass<T>& pass, Tokens tokens, Tokens targets);
-  core::Result<void> trunk_forward(BatchShape shape, const Pass<T>& pass, Tokens tokens);
-  core::Result<void> backward(const Pass<T>& pass, Tokens tokens, Tokens targets);
-  PartContext<T> context(BatchShape shape) const {
-    return {{config_, shape, rotary_, tensor(), across()}, table_, whole_model(config_), keep_};
-  }
-  const TensorParallel<T>* tensor() const { return tensor_ ? &*tensor_ : nullptr; }
-  const ContextParallel<T>* across() const { return across_ ? &*across_ : nullptr; }
-  /// The whole model's.
-  std::size_t vocabulary() const { return config_.vocabulary * (tensor_ ? tensor_->group->size() : 1); }
+  BasicModel(BatchShape shape, bool adds_routes, std::unique_ptr<std::byte[]> memory, std::size_t bytes,
+             std::unique_ptr<Core> core)
+      : shape_(shape),
+        adds_routes_(adds_routes),
+        memory_(std::move(memory)),
+        activation_bytes_(bytes),
+        core_(std::move(core)) {}
 
-  ModelConfig config_;
+  core::Result<double> loss(const Pass<T>& pass, Tokens tokens, Tokens targets);
+
   BatchShape shape_;
-  Keep keep_;
-  ParameterTable table_;
-  Rotary<T> rotary_;
-  std::unique_ptr<T[]> memory_;
+  bool adds_routes_;  // to the loss; without `context`
+  std::unique_ptr<std::byte[]> memory_;
   std::size_t activation_bytes_;
-  Activations<T> activations_;
-  std::optional<TensorParallel<T>> tensor_;
-  std::optional<ContextParallel<T>> across_;
+  std::unique_ptr<Core> core_;
   std::vector<T> whole_logits_;  // (V) of the last logits(), if a group shares the vocabulary
 };
 
 using Model = BasicModel<float>;
-
-/// The machine's total memory, whether free or not.
-std::size_t physical_memory_bytes();
 
 }  // namespace troupe::apps::gpt

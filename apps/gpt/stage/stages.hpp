@@ -19,7 +19,7 @@ struct StagePlace {
   DeviceGroups device_groups{};       ///< as above on a GPU
 };
 
-/// The stage for a device: the host's reference (StageModel), or the GPU's. Errors as theirs.
+/// The stage for a device: the host's reference, or the GPU's. Errors as theirs.
 core::Result<std::unique_ptr<TrainableStage>> create_stage(const ModelConfig& config, const StageCut& cut,
                                                            const StageShape& shape, ModelOptions options,
                                                            StagePlace place);

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "apps/gpt/model/rows.hpp"
+#include "apps/gpt/stage/host_stage.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -21,13 +21,8 @@ Result<std::unique_ptr<TensorModel>> TensorModel::create(const ModelConfig& conf
 
 std::size_t TensorModel::bytes(const ModelConfig& config, BatchShape shape, Keep keep,
                                const TensorShare& share) {
-  const std::size_t N = shape.rows();
-  ActivationExtents extents;
-  if (share.sequence) extents.stream_rows = most_own_rows(N, share.size);
-  Carver<float> plan(nullptr);
-  carve(plan, config_of_share(config, share.size), shape, keep, extents);
-  carve_tensor(plan, share.size, share.sequence, N, config);
-  return plan.elements() * sizeof(float);
+  const StageShape whole{.batch = shape, .keep = keep, .share = share};
+  return host_stage_bytes(config, uncut(config), whole);
 }
 
 TensorModel::TensorModel(const ModelConfig& config, const TensorShare& share, Model model)

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "apps/gpt/layers/cross_entropy.hpp"
-#include "apps/gpt/model/context_attention.hpp"
 #include "apps/gpt/model/expert_tally.hpp"
+#include "apps/gpt/model/sequences.hpp"
 #include "apps/gpt/model/share.hpp"
 #include "apps/gpt/stage/context_model.hpp"
 #include "apps/gpt/stage/model.hpp"
@@ -267,9 +267,7 @@ TEST(ContextModel, AddsUpToTheStepOfOneRankWhicheverMemberHasTheLearnedRows) {
   for (auto& tensor : values.tensors) {
     for (float& value : tensor) value *= 10;
   }
-  std::vector<const std::byte*> parameters;
-  for (const float* tensor : values.constant())
-    parameters.push_back(reinterpret_cast<const std::byte*>(tensor));
+  const auto parameters = values.constant();
   const auto tokens = some_tokens(5);
   auto targets = some_tokens(6);
   // The first member's rows, all but one.

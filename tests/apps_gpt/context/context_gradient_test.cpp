@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "apps/gpt/layers/cross_entropy.hpp"
-#include "apps/gpt/model/context_attention.hpp"
+#include "apps/gpt/model/sequences.hpp"
 #include "apps/gpt/stage/model.hpp"
 #include "tests/apps_gpt/gradient_check.hpp"
 #include "tests/apps_gpt/tensor/members.hpp"

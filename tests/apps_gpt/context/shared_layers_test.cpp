@@ -6,7 +6,7 @@
 #include <tuple>
 #include <vector>
 
-#include "apps/gpt/model/context_attention.hpp"
+#include "apps/gpt/model/sequences.hpp"
 #include "apps/gpt/model/share.hpp"
 #include "apps/gpt/stage/model.hpp"
 #include "tests/apps_gpt/gradient_check.hpp"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "apps/gpt/model/expert_layer.hpp"
+#include "apps/gpt/model/host_engine.hpp"
 #include "apps/gpt/stage/model.hpp"
 #include "tests/apps_gpt/gradient_check.hpp"
 #include "tests/apps_gpt/tensors.hpp"
@@ -192,20 +192,25 @@ TEST(ExpertModel, ALayerIsWhatItsFormulaGivesTokenByToken) {
     for (std::size_t i = 0; i < values.tensors.size(); ++i)
       values.tensors[i] = some_values(values.tensors[i].size(), static_cast<unsigned>(i + 1));
     const auto x = some_values(kRows * config.width, 99);
-    Carver<double> plan(nullptr);
-    carve_experts<double>(plan, kRows, config.width, config.experts);
-    std::vector<double> memory(plan.elements()), gathered(kRows * config.experts.choices * config.width);
-    Carver<double> place(memory.data());
-    auto layer = carve_experts<double>(place, kRows, config.width, config.experts);
+    using Engine = HostEngine<double>;
+    Carver plan(nullptr, Engine::kAlign);
+    carve_experts<Engine>(plan, kRows, config.width, config.experts);
+    std::vector<std::byte> memory(plan.bytes());
+    std::vector<double> gathered(kRows * config.experts.choices * config.width);
+    Carver place(memory.data(), Engine::kAlign);
+    auto layer = carve_experts<Engine>(place, kRows, config.width, config.experts);
     ExpertRoutes routes;
     layer.routes = &routes;
     layer.gathered = gathered.data();
     std::vector<double> output(x.size());
     const StepHooks hooks;
 
-    const auto done =
-        expert_layer_forward<double>({config.experts, kRows, config.width}, *table.blocks.back().experts,
-                                     layer, x.data(), {values.constant(), {}, hooks}, output.data());
+    const Engine engine(rotary_of<double>(config, kRows, {}));
+    const BlockContext<Engine> context{config, {1, kRows}, engine};
+    const Pass<double> pass{values.constant(), {}, hooks};
+
+    const auto done = expert_layer_forward(context, *table.blocks.back().experts, layer,
+                                           static_cast<const double*>(x.data()), pass, output.data());
 
     ASSERT_TRUE(done);
     const auto wanted = by_hand(config.experts, config.width, values, *table.blocks.back().experts, x);

@@ -33,8 +33,9 @@ TEST(RmsNorm, BackwardAgreesWithFiniteDifferences) {
   };
 
   objective();
-  rms_norm_backward<double>({kRows, kWidth, 1e-3, x.data(), weight.data(), scale.data()}, d_y.data(),
-                            d_x.data(), d_weight.data());
+  const RmsNorm<double> norm{kRows, kWidth, 1e-3, x.data(), weight.data(), scale.data()};
+  rms_norm_backward_input(norm, d_y.data(), d_x.data(), Write::accumulate);
+  rms_norm_backward_weight(norm, d_y.data(), d_weight.data());
 
   expect_gradient(x, d_x, objective, "x");
   expect_gradient(weight, d_weight, objective, "weight");
@@ -67,7 +68,8 @@ TEST(LayerNorm, BackwardAgreesWithFiniteDifferences) {
   };
 
   objective();
-  layer_norm_backward(norm(), d_y.data(), d_x.data(), d_weight.data(), d_bias.data());
+  layer_norm_backward_input(norm(), d_y.data(), d_x.data(), Write::accumulate);
+  layer_norm_backward_weight(norm(), d_y.data(), d_weight.data(), d_bias.data());
 
   expect_gradient(x, d_x, objective, "x");
   expect_gradient(weight, d_weight, objective, "weight");
@@ -77,14 +79,18 @@ TEST(LayerNorm, BackwardAgreesWithFiniteDifferences) {
 TEST(Norms, AddToTheGradientsTheyFind) {
   const std::vector<double> x = {1, 2}, weight = {1, 1}, d_y = {1, 0};
   std::vector<double> y(2), mean(1), scale(1), d_x(2), d_x_added = {5, 6}, d_w(2), d_w_added = {7, 8};
+  std::vector<double> d_x_in_place = d_y;
 
-  rms_norm_forward<double>({1, 2, 0.1, x.data(), weight.data(), scale.data()}, y.data());
-  rms_norm_backward<double>({1, 2, 0.1, x.data(), weight.data(), scale.data()}, d_y.data(), d_x.data(),
-                            d_w.data());
-  rms_norm_backward<double>({1, 2, 0.1, x.data(), weight.data(), scale.data()}, d_y.data(), d_x_added.data(),
-                            d_w_added.data());
+  const RmsNorm<double> norm{1, 2, 0.1, x.data(), weight.data(), scale.data()};
+  rms_norm_forward(norm, y.data());
+  rms_norm_backward_input(norm, d_y.data(), d_x.data(), Write::accumulate);
+  rms_norm_backward_input(norm, d_y.data(), d_x_added.data(), Write::accumulate);
+  rms_norm_backward_input(norm, d_y.data(), d_x_in_place.data(), Write::overwrite);
+  rms_norm_backward_weight(norm, d_y.data(), d_w.data());
+  rms_norm_backward_weight(norm, d_y.data(), d_w_added.data());
 
   EXPECT_DOUBLE_EQ(d_x_added[1], 6 + d_x[1]);
+  EXPECT_EQ(d_x_in_place, d_x);
   EXPECT_DOUBLE_EQ(d_w_added[0], 7 + d_w[0]);
 }
 
