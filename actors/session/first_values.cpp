@@ -4,14 +4,11 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
-#include <span>
 #include <sstream>
 #include <utility>
 
 #include "core/errors.hpp"
 #include "core/hash.hpp"
-#include "core/indices.hpp"
 
 namespace troupe::actors {
 
@@ -44,97 +41,19 @@ std::string first_difference_of(const std::vector<std::string>& texts) {
   return {};
 }
 
-/// The coordinates of a place in the group of the domain's ranks.
-std::vector<int> at_place(const core::Domain& domain, std::size_t place) {
-  std::vector<int> coordinates(domain.sizes.size());
-  for (std::size_t axis = domain.sizes.size(); axis-- > 0;) {
-    const auto size = static_cast<std::size_t>(domain.sizes[axis]);
-    coordinates[axis] = static_cast<int>(place % size);
-    place /= size;
-  }
-  return coordinates;
-}
-
 }  // namespace
 
 FirstValuesOfRanks::FirstValuesOfRanks(const SessionContext& context, GroupMaker groups, std::uint64_t number)
-    : in_(context), groups_(groups), copies_(context), prefix_(fmt::format("values/{}/", number)) {}
-
-/// Those of this rank's group, with their coordinates.
-std::vector<std::pair<core::Rank, std::vector<int>>> FirstValuesOfRanks::members_of(
-    core::GroupKind kind) const {
-  const auto& domain = in_.plan.domain();
-  const auto ranks = in_.plan.mesh.group(kind, in_.rank());
-  // To ask the plan takes a look at all ranks, for each of them.
-  const bool are_in_order = kind == core::GroupKind::dp_cp && domain.scale != core::ScaleRule::expert;
-  std::vector<std::pair<core::Rank, std::vector<int>>> members;
-  for (std::size_t i = 0; i < ranks.size(); ++i)
-    members.emplace_back(ranks[i], are_in_order ? at_place(domain, i) : in_.plan.coordinates(ranks[i]));
-  return members;
-}
-
-std::vector<FirstValuesOfRanks::Shared> FirstValuesOfRanks::shared() const {
-  std::vector<Shared> all;
-  const auto& plan = in_.plan;
-  const std::map groups{std::pair{core::GroupKind::dp_cp, members_of(core::GroupKind::dp_cp)},
-                        std::pair{core::GroupKind::edp, members_of(core::GroupKind::edp)}};
-  const auto here = plan.coordinates(in_.rank());
-  for (const auto bucket : in_.buckets()) {
-    const auto kind = plan.domain_of(bucket) == 0 ? core::GroupKind::dp_cp : core::GroupKind::edp;
-    const auto range = [&](const std::vector<int>& coordinates) {
-      return plan.held(plan.placements_of(bucket).parameters, bucket, coordinates);
-    };
-    const auto own = range(here);
-    std::vector<core::Rank> ranks;
-    for (const auto& [rank, coordinates] : groups.at(kind))
-      if (range(coordinates) == own) ranks.push_back(rank);
-    if (ranks.size() < 2 || own.size() == 0) continue;
-    all.push_back({fmt::format("bucket {} of rank {}", bucket.value, ranks.front().value), std::move(ranks),
-                   plan.buckets[bucket.value].parameters});
-  }
-  return all;
-}
-
-/// A hash for the part of each parameter that this rank keeps.
-Result<std::vector<std::uint64_t>> FirstValuesOfRanks::hashes() {
-  std::vector<std::uint64_t> hashes;
-  auto& device = in_.world.device();
-  std::optional<gpu::Buffer> staging;
-  for (const auto index : core::indices<core::ParameterIndex>(in_.plan.specs.size())) {
-    const auto memory = in_.data.resting_parameter(index).memory;
-    if (device.is_host_memory()) {
-      hashes.push_back(core::hash64({memory.data, memory.bytes}));
-      continue;
-    }
-    core::HashStream hash;
-    if (!staging) staging = TRY(device.allocate_staging(kPieceBytes));
-    for (std::size_t at = 0; at < memory.bytes; at += kPieceBytes) {
-      const auto bytes = std::min(kPieceBytes, memory.bytes - at);
-      const auto piece = staging->view().subview(0, bytes);
-      TRY(copies_.copy(memory.subview(at, bytes), piece));
-      hash.add({piece.data, bytes});
-    }
-    hashes.push_back(hash.value());
-  }
-  return hashes;
-}
+    : in_(context),
+      groups_(groups),
+      replicas_(context),
+      copies_(context),
+      prefix_(fmt::format("values/{}/", number)) {}
 
 Result<void> FirstValuesOfRanks::compare() {
   if (in_.world.world_size().value == 1) return {};
-  // The trainer's kernels may have written the values.
-  TRY(copies_.settle());
-  const auto own = TRY(hashes());
-  auto all = shared();
-  const auto tp = in_.plan.mesh.group(core::GroupKind::tp, in_.rank());
-  if (tp.size() > 1) {
-    Shared whole{fmt::format("whole parameters of rank {}", tp.front().value), tp, {}};
-    for (const auto index : core::indices<core::ParameterIndex>(in_.plan.specs.size())) {
-      const auto& spec = in_.plan.specs[index.value];
-      if (spec.global_shape.empty() && !spec.is_expert) whole.parameters.push_back(index);
-    }
-    if (!whole.parameters.empty()) all.push_back(std::move(whole));
-  }
-  const auto difference = TRY(first_difference(all, own));
+  const auto own = TRY(replicas_.hashes());
+  const auto difference = TRY(first_difference(replicas_.all(), own));
   if (difference.empty()) return {};
   in_.end_reading(prefix_);
   return core::fail(Errc::mismatch,
@@ -144,18 +63,12 @@ Result<void> FirstValuesOfRanks::compare() {
 }
 
 /// The same on all ranks; empty if there is none.
-Result<std::string> FirstValuesOfRanks::first_difference(const std::vector<Shared>& all,
+Result<std::string> FirstValuesOfRanks::first_difference(const std::vector<SharedParameters>& all,
                                                          const std::vector<std::uint64_t>& hashes) {
   const auto deadline = 3 * in_.options.step_deadline;
   auto& store = in_.rendezvous;
-  const auto hash_of = [&](const Shared& one) {
-    std::uint64_t hash = 0;
-    for (const auto index : one.parameters)
-      hash = core::hash64(std::as_bytes(std::span(&hashes[index.value], 1)), hash);
-    return hash;
-  };
   std::string text;
-  for (const auto& one : all) text += fmt::format("{:016x} {}\n", hash_of(one), one.name);
+  for (const auto& one : all) text += fmt::format("{:016x} {}\n", hash_of(one, hashes), one.name);
   TRY(store.set(fmt::format("{}{}", prefix_, in_.rank().value), text));
   if (in_.is_first_rank()) {
     std::vector<std::string> texts;
@@ -190,11 +103,11 @@ Result<std::string> FirstValuesOfRanks::first_difference(const std::vector<Share
 
 Result<void> FirstValuesOfRanks::broadcast() {
   TRY(copies_.settle());
-  for (const auto& one : shared()) TRY(broadcast(one));
+  for (const auto& one : replicas_.buckets()) TRY(broadcast(one));
   return compare();
 }
 
-Result<void> FirstValuesOfRanks::broadcast(const Shared& shared) {
+Result<void> FirstValuesOfRanks::broadcast(const SharedParameters& shared) {
   auto& device = in_.world.device();
   auto& group = made_[shared.ranks];
   if (!group) {

@@ -4,12 +4,12 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "actors/session/context.hpp"
 #include "actors/session/device_copies.hpp"
 #include "actors/session/groups.hpp"
+#include "actors/session/replicas.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
 #include "gpu/buffer.hpp"
@@ -32,22 +32,14 @@ class FirstValuesOfRanks {
   core::Result<void> broadcast();
 
  private:
-  /// Parameters of which other ranks have the same part, with those ranks; `name` is the same on all of them.
-  struct Shared {
-    std::string name;
-    std::vector<core::Rank> ranks;
-    std::vector<core::ParameterIndex> parameters;
-  };
-  std::vector<std::pair<core::Rank, std::vector<int>>> members_of(core::GroupKind kind) const;
-  std::vector<Shared> shared() const;
-  core::Result<std::vector<std::uint64_t>> hashes();
-  core::Result<std::string> first_difference(const std::vector<Shared>& all,
+  core::Result<std::string> first_difference(const std::vector<SharedParameters>& all,
                                              const std::vector<std::uint64_t>& hashes);
-  core::Result<void> broadcast(const Shared& shared);
+  core::Result<void> broadcast(const SharedParameters& shared);
   core::Result<void> send(gpu::Group& group, gpu::BufferView piece, core::DType dtype, bool is_first);
 
   const SessionContext& in_;
   GroupMaker groups_;
+  Replicas replicas_;
   DeviceCopies copies_;
   std::string prefix_;  ///< of keys in the job's store
   gpu::Stream sending_;

@@ -40,6 +40,12 @@ struct SessionOptions {
   /// all ranks; join() names the first value that differs. Leave out what may differ, such as folders.
   std::vector<std::pair<std::string, std::string>> configuration{};
   FirstValues first_values = FirstValues::compare;
+  /// Where several ranks keep the same parameters, their bits are compared before each step whose number is a
+  /// multiple of this, and before each save() and save_local(): a memory or a processor that computes wrongly
+  /// is found, and what came of it is not saved. One pass over the parameters. The rank that most others
+  /// contradict ends with Errc::corrupt, and the others as when a rank is lost; without a majority it is
+  /// Errc::mismatch on all. 0: never. The same on all ranks.
+  int compare_replicas_every = 0;
   /// For the trainer's own collectives, by Session::group(). The same on all ranks.
   std::vector<TrainerGroupSpec> groups{};
   /// The trainer's own tensors, included in saves and restores. Ranks may have different ones; all their

@@ -141,6 +141,8 @@ core::Result<void> Session::begin_step(double learning_rate) {
   if (s.has_own_tensors) TRY(s.saves->wait_tensors());
   s.called(messages::Call::begin_step);
   TRY(s.in_time(s.agree_on_first_values()));
+  if (const auto every = s.options.compare_replicas_every; every > 0 && s.step.value % every == 0)
+    TRY(s.compare_replicas(messages::Call::begin_step));
   TRY(s.order->begin_step());
   TRY(s.adopt());
   s.learning_rate = learning_rate;
@@ -355,6 +357,7 @@ core::Result<std::uint64_t> Session::save(const core::Value& common,
   }
   TRY(parts_->in_turn(parts_->order->between_steps("save()")));
   TRY(parts_->adopt());
+  TRY(parts_->compare_replicas_for(messages::Call::save));
   const auto save = TRY(parts_->saves->begin(parts_->progress(), common, objects));
   parts_->called(messages::Call::save);
   return save;
@@ -369,6 +372,7 @@ core::Result<std::uint64_t> Session::save_local(const core::Value& common) {
   }
   TRY(parts_->in_turn(parts_->order->between_steps("save_local()")));
   TRY(parts_->adopt());
+  TRY(parts_->compare_replicas_for(messages::Call::save_local));
   const auto save = TRY(parts_->saves->begin_local(parts_->progress(), common));
   parts_->called(messages::Call::save_local);
   return save;

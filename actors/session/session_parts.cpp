@@ -8,7 +8,6 @@
 #include "actors/planes/step/state_memory.hpp"
 #include "actors/roles/conductor.hpp"
 #include "actors/roles/coordinator.hpp"
-#include "actors/session/first_values.hpp"
 #include "actors/session/program_check.hpp"
 #include "actors/session/rendezvous.hpp"
 #include "actors/session/role_configs.hpp"
@@ -134,6 +133,11 @@ core::Result<void> Session::Parts::describe_configuration() {
   plan.configuration = TRY(settings_of(options.configuration)) + plan.configuration;
   TRY(check_groups(trainer_groups(), world.world_size()));
   if (options.first_values == FirstValues::broadcast) plan.configuration += "\nfirst values broadcast";
+  if (options.compare_replicas_every < 0)
+    return core::fail(core::Errc::invalid_argument,
+                      "SessionOptions::compare_replicas_every is {}; expected 0 (never) or a number of steps",
+                      options.compare_replicas_every);
+  plan.configuration += fmt::format("\nreplicas compared every {} steps", options.compare_replicas_every);
   plan.configuration += configuration_of(options.groups);
   plan.configuration += "\n" + options.checkpoint.load.configuration();
   if (world.local_storage() != nullptr) {
@@ -196,8 +200,10 @@ core::Result<void> Session::Parts::open_planes() {
     };
     hosts = std::make_unique<HostExchange>(world, std::move(make), options.step_deadline);
   }
+  if (options.compare_replicas_every > 0)
+    replica_check = std::make_unique<ReplicaCheck>(*context, group_maker());
   router.emplace(WorkRouter::Planes{*data, checkpoints ? &checkpoints->plane() : nullptr, local.get(),
-                                    hosts.get(), experts.get()});
+                                    hosts.get(), experts.get(), replica_check.get()});
   meter.emplace(world.device(), *data, context->bucket_count(), tracer.get());
   saves.emplace(*context);
   gate.emplace(*context, trainer_deadline(), [this](const auto& wait) { return meter->exposed(wait); });
@@ -411,17 +417,6 @@ void Session::Parts::expect_alike(messages::Call call) {
 std::vector<std::string> Session::Parts::alike() const {
   return {fmt::format("the learning rate given to begin_step(): {}", learning_rate),
           fmt::format("the loss scale: {}", scaler.scale())};
-}
-
-/// A job that restores has the same values on all ranks too, unless a rank wrote others.
-core::Result<void> Session::Parts::agree_on_first_values() {
-  if (has_agreed) return {};
-  expect_alike(messages::Call::begin_step);
-  FirstValuesOfRanks values(*context, group_maker(), first_values_compared++);
-  TRY(options.first_values == FirstValues::broadcast ? values.broadcast() : values.compare());
-  expect_nothing();
-  has_agreed = true;
-  return {};
 }
 
 core::Result<void> Session::Parts::publish_all() {

@@ -82,6 +82,9 @@ struct Session::Parts {
   /// What all ranks must have given to the step alike.
   std::vector<std::string> alike() const;
   core::Result<void> agree_on_first_values();
+  /// If the trainer wants it and has not made it after this step; within a call that all ranks make alike.
+  core::Result<void> compare_replicas(messages::Call call);
+  core::Result<void> compare_replicas_for(messages::Call save);
   core::Result<void> publish_all();
   /// From the first step on, units in this order, which all ranks have agreed on.
   core::Result<void> follow(const core::DeclaredOrder& units_order);
@@ -122,6 +125,7 @@ struct Session::Parts {
   std::unique_ptr<CheckpointTier> checkpoints;  ///< null without a place for them
   std::unique_ptr<LocalTier> local;             ///< null without a place for local copies
   std::unique_ptr<HostExchange> hosts;          ///< null where the data plane moves memory of the host
+  std::unique_ptr<ReplicaCheck> replica_check;  ///< null unless replicas are compared
   std::optional<WorkRouter> router;
   std::optional<StepMeter> meter;
   std::optional<Saves> saves;
@@ -149,6 +153,7 @@ struct Session::Parts {
   bool has_agreed = false;  ///< on first values
   std::uint64_t first_values_compared = 0;
   std::uint64_t programs_checked = 0;
+  core::StepCount compared{};  ///< after how many steps replicas were compared last
 };
 
 }  // namespace troupe::actors

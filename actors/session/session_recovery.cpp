@@ -1,6 +1,8 @@
-// Where a session's state comes from before its first step, and where it goes after the last.
+// Where a session's state comes from before its first step, whether it is the same on all ranks, and where it
+// goes after the last.
 #include <utility>
 
+#include "actors/session/first_values.hpp"
 #include "actors/session/recovery.hpp"
 #include "actors/session/restore.hpp"
 #include "actors/session/session_parts.hpp"
@@ -58,6 +60,38 @@ core::Result<std::optional<Restored>> Session::recover() {
   return std::optional(std::move(loaded->restored));
 }
 
+/// A job that restores has the same values on all ranks too, unless a rank wrote others.
+core::Result<void> Session::Parts::agree_on_first_values() {
+  if (has_agreed) return {};
+  expect_alike(messages::Call::begin_step);
+  FirstValuesOfRanks values(*context, group_maker(), first_values_compared++);
+  TRY(options.first_values == FirstValues::broadcast ? values.broadcast() : values.compare());
+  expect_nothing();
+  has_agreed = true;
+  return {};
+}
+
+core::Result<void> Session::Parts::compare_replicas(messages::Call call) {
+  const auto over = progress().over;
+  if (!replica_check || over == compared || decided.value < 0) return {};
+  TRY(publish_all());
+  expect_alike(call);
+  auto alike = in_time(replica_check->run(over));
+  expect_nothing();
+  // What steps have made of gradients that came from other values is not gone on from.
+  if (!alike) origin = 0;
+  compared = over;
+  return alike;
+}
+
+core::Result<void> Session::Parts::compare_replicas_for(messages::Call save) {
+  auto& count = calls[static_cast<std::size_t>(save)];
+  count += 1;
+  auto alike = compare_replicas(save);
+  count -= 1;  // until the save has begun
+  return alike;
+}
+
 core::Result<void> Session::Parts::go_on_from(Saves::Progress from) {
   step = core::next_step(from.over);
   optimizer_steps = from.optimizer_steps;
@@ -91,6 +125,7 @@ void Session::Parts::leave_remains() {
   meter.reset();
   router.reset();
   hosts.reset();
+  replica_check.reset();
   local.reset();
   checkpoints.reset();
   auto from = progress();

@@ -39,6 +39,7 @@ void WorkRouter::perform(Role from, const CheckpointWork& work) const {
 void WorkRouter::abort(const core::Error& reason) const {
   if (planes_.hosts) planes_.hosts->abort(reason);
   if (planes_.local) planes_.local->abort(reason);
+  if (planes_.replicas) planes_.replicas->abort(reason);
   planes_.step.abort(reason);
 }
 

@@ -6,6 +6,7 @@
 #include "actors/roles/work.hpp"
 #include "actors/session/host_exchange.hpp"
 #include "actors/session/local_tier.hpp"
+#include "actors/session/replica_check.hpp"
 #include "messages/address.hpp"
 
 namespace troupe::actors {
@@ -21,6 +22,7 @@ class WorkRouter {
     LocalTier* local = nullptr;
     HostExchange* hosts = nullptr;
     ExpertPlane* experts = nullptr;
+    ReplicaCheck* replicas = nullptr;
   };
 
   explicit WorkRouter(Planes planes) : planes_(planes) {}

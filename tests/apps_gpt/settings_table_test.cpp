@@ -120,6 +120,7 @@ const std::vector<OptionRow> kAllOptions{
     {"--recompute", "", W::none},
     {"--keep-last", "2", W::none},
     {"--keep-every", "2", W::none},
+    {"--compare-replicas-every", "2", W::none},
     {"--local-every", "2", W::none},
     {"--replication-factor", "2", W::none},
     {"--replication-jump", "2", W::none},

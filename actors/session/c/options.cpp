@@ -289,6 +289,11 @@ std::vector<Option> options_of(troupe_options& options) {
        "equal) or broadcast (those of the first)",
        choice(session.first_values,
               {{"compare", FirstValues::compare}, {"broadcast", FirstValues::broadcast}})},
+      {"compare-replicas-every",
+       "steps between comparisons of the parameters that several ranks keep, which are made before saves "
+       "too; 0: "
+       "none",
+       number(session.compare_replicas_every, {0, 1 << 30})},
       {"join-seconds", "seconds after which a job that has not formed ends", seconds(session.join_deadline)},
       {"step-seconds", "seconds after which a collective counts as hung", seconds(session.step_deadline)},
   };

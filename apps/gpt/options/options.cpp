@@ -127,6 +127,11 @@ void add_checkpoint_options(CLI::App& app, Options& options) {
   add_number(app, "--keep-every", retention.keep_every, {0, kMostSteps},
              "Also keep those whose step is a multiple of this")
       ->capture_default_str();
+  add_number(app, "--compare-replicas-every", o.trainer.session.compare_replicas_every, {0, kMostSteps},
+             "Steps between comparisons of the parameters that several ranks keep, which are made before "
+             "saves too: a "
+             "rank that computes wrongly is found and what came of it is not saved; 0: none")
+      ->capture_default_str();
   add_number(app, "--staging-mib", options.staging_mib, {1, 1 << 20},
              "Memory for copies that are not on disk yet, in MiB")
       ->capture_default_str();

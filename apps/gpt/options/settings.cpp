@@ -175,6 +175,7 @@ void add_way(Collector& all, const Options& options, const RunOptions& run) {
       .add("--recompute", trainer.arithmetic.keep == Keep::inputs)
       .add("--keep-last", session.checkpoint.retention.keep_last)
       .add("--keep-every", session.checkpoint.retention.keep_every)
+      .add("--compare-replicas-every", session.compare_replicas_every)
       .add("--local-every", run.local_every)
       .add("--replication-factor", session.local.factor)
       .add("--replication-jump", session.local.jump)

@@ -87,6 +87,12 @@ TEST(OptionsOfTheCInterface, SetWhatTheirNamesSay) {
   EXPECT_FALSE(training.average);
 }
 
+TEST(OptionsOfTheCInterface, SayHowOftenReplicasAreCompared) {
+  troupe_options options;
+  set(options, "compare-replicas-every", "7");
+  EXPECT_EQ(options.session.compare_replicas_every, 7);
+}
+
 TEST(OptionsOfTheCInterface, SetWhatSavesLossesAndMuonDo) {
   troupe_options options;
 

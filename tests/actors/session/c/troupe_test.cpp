@@ -140,7 +140,7 @@ TEST_F(CInterface, TakesEveryOptionThatItNames) {
               name == "checkpoints" || name == "local-checkpoints" || name == "f32-gradients")
         << name << ": directories are taken as they are, all else is checked";
   }
-  EXPECT_EQ(count, 58u);
+  EXPECT_EQ(count, 59u);
 }
 
 TEST_F(CInterface, TakesNothingForNull) {

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/session/context.hpp"
+#include "actors/session/device_copies.hpp"
+#include "core/ids.hpp"
+#include "core/result.hpp"
+
+namespace troupe::actors {
+
+/// Parameters of which several ranks keep the same part.
+struct SharedParameters {
+  std::string name;               ///< the same on all of these ranks
+  std::vector<core::Rank> ranks;  ///< at least two, ascending
+  std::vector<core::ParameterIndex> parameters;
+};
+
+/// What this rank keeps of the model and other ranks keep too.
+class Replicas {
+ public:
+  /// The context must outlive it.
+  explicit Replicas(const SessionContext& context) : in_(context), copies_(context) {}
+
+  /// Buckets of which other ranks keep the same part.
+  std::vector<SharedParameters> buckets() const;
+  /// As above, and the parameters that tensor-parallel ranks keep whole.
+  std::vector<SharedParameters> all() const;
+  /// A hash for the part of each parameter that this rank keeps; one pass over these bytes. What the trainer
+  /// has enqueued is done before.
+  core::Result<std::vector<std::uint64_t>> hashes();
+
+ private:
+  std::vector<std::pair<core::Rank, std::vector<int>>> members_of(core::GroupKind kind) const;
+
+  const SessionContext& in_;
+  DeviceCopies copies_;
+};
+
+/// One hash for all of these parameters, in order.
+std::uint64_t hash_of(const SharedParameters& shared, const std::vector<std::uint64_t>& hashes);
+
+}  // namespace troupe::actors
