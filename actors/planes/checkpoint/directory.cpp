@@ -173,14 +173,18 @@ Result<std::vector<std::string>> prune_checkpoints(Storage& storage, const core:
   return removed;
 }
 
-Result<void> clear_unfinished(Storage& storage) {
+Result<bool> clear_unfinished(Storage& storage) {
+  bool is_clear = true;
   for (const auto& name : TRY(storage.list(""))) {
     if (!name.starts_with(kPrefix)) continue;
-    const bool unfinished = name.ends_with(kRemoved) || (name.find(kTemporary) != std::string::npos &&
-                                                         is_held(storage, name) != Held::yes);
-    if (unfinished) TRY(remove_tree(storage, name));
+    const bool is_temporary = name.find(kTemporary) != std::string::npos;
+    if (is_temporary && is_held(storage, name) == Held::yes) {
+      is_clear = false;
+    } else if (is_temporary || name.ends_with(kRemoved)) {
+      TRY(remove_tree(storage, name));
+    }
   }
-  return {};
+  return is_clear;
 }
 
 Result<std::vector<std::string>> clear_abandoned(Storage& storage, std::string_view prefix) {

@@ -70,8 +70,8 @@ core::Result<std::vector<std::string>> prune_checkpoints(Storage& storage, const
 
 /// Removes what saves and removals left unfinished, except what a process is writing
 /// (actors/world/storage/holds.hpp). Where the file system cannot say so, no save may be in progress in this
-/// directory.
-core::Result<void> clear_unfinished(Storage& storage);
+/// directory. True if nothing unfinished is left.
+core::Result<bool> clear_unfinished(Storage& storage);
 
 /// What names of checkpoints begin with.
 inline constexpr std::string_view kCheckpointPrefix = "step_";

@@ -227,10 +227,12 @@ Result<std::vector<std::uint64_t>> CheckpointPlane::finish(Save& save) {
 
 void CheckpointPlane::on(const MakeSaveDirectory& work) {
   run_io(Role::checkpoint_coordinator, [this, work] {
-    if (!std::exchange(cleared_, true)) {
+    if (!cleared_) {
       auto cleared = clear_unfinished(storage_);
       if (!cleared)
         options_.log.warning("what earlier saves left could not be removed: {}", cleared.error().message);
+      // A process of an earlier epoch that has been stopped may still hold something.
+      cleared_ = cleared.value_or(true);
     }
     const auto made = storage_.make_directory(work.directory);
     if (made) held_.insert_or_assign(work.directory, hold_directory(storage_, work.directory));

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "actors/world/simulation/storage.hpp"
+#include "actors/world/storage/holds.hpp"
 #include "actors/world/storage/posix.hpp"
 #include "core/errors.hpp"
 #include "tests/actors/planes/checkpoint/faulty_storage.hpp"
@@ -196,7 +197,10 @@ TEST(CheckpointDirectory, ClearingTouchesNoCheckpointWhateverFails) {
         ASSERT_TRUE(disk.make_directory("other.tmp-1"));
         ASSERT_TRUE(disk.sync_directory(""));
       },
-      [&](Storage& disk) { return clear_unfinished(disk); },
+      [&](Storage& disk) -> core::Result<void> {
+        TRY(clear_unfinished(disk));
+        return {};
+      },
       [&](SimulatedStorage& disk, bool) {
         EXPECT_TRUE(is_whole(disk, small_checkpoint(3)));
         EXPECT_THAT(steps_in(disk), ElementsAre(3));
@@ -297,6 +301,22 @@ TEST(CheckpointDirectory, KnowsCheckpointsByTheirNames) {
     ASSERT_TRUE(disk.make_directory(name));
 
   EXPECT_THAT(steps_in(disk), ElementsAre(123456789012, 3));
+}
+
+TEST(CheckpointDirectory, IsNotClearWhileSomebodyWritesThere) {
+  std::string folder = (std::filesystem::temp_directory_path() / "troupe-checkpoints-XXXXXX").string();
+  const std::string directory = mkdtemp(folder.data());
+  const auto storage = std::move(*PosixStorage::open(directory));
+  const std::string name = "step_00000007.tmp-0123456789abcdef";
+  ASSERT_TRUE(storage->make_directory(name));
+  {
+    const Hold hold = hold_directory(*storage, name);
+    EXPECT_EQ(clear_unfinished(*storage).value(), false);
+    EXPECT_THAT(*storage->list(""), ElementsAre(name));
+  }
+  EXPECT_EQ(clear_unfinished(*storage).value(), true);
+  EXPECT_THAT(*storage->list(""), testing::IsEmpty());
+  std::filesystem::remove_all(directory);
 }
 
 TEST(CheckpointDirectory, SaysWhichFileIsMissingOrShort) {
