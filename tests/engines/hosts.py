@@ -1,4 +1,4 @@
-"""Two hosts on one machine: network namespaces n1 and n2 with names and addresses of their own, joined by a bridge.
+"""Hosts on one machine: network namespaces n1, n2, ... with names and addresses of their own, joined by a bridge.
 
 Everything happens in a mount and a network namespace of the calling process's own (see in_own_namespaces()),
 so that nothing is left of it and nothing reaches the real network.
@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 ADDRESS = "10.77.0.1"
-HOSTS = {"n1": "10.77.0.11", "n2": "10.77.0.12"}
 MARK = "TROUPE_ENGINES_TEST_NAMESPACES"
 
 
@@ -31,12 +30,20 @@ def in_own_namespaces():
                               sys.executable, *sys.orig_argv[1:]])
 
 
-def make(folder: Path):
-    """The bridge, both hosts, and an /etc/hosts in which all have names."""
+def named(count):
+    """The addresses of n1 to the last of that many hosts."""
+    return {f"n{number}": f"10.77.0.{10 + number}" for number in range(1, count + 1)}
+
+
+HOSTS = named(2)
+
+
+def make(folder: Path, hosts=HOSTS):
+    """The bridge, the hosts, and an /etc/hosts in which all have names."""
     name = os.uname().nodename
     table = folder / "hosts"
     table.write_text(f"127.0.0.1 localhost\n::1 localhost\n{ADDRESS} {name}\n"
-                     + "".join(f"{address} {host}\n" for host, address in HOSTS.items()))
+                     + "".join(f"{address} {host}\n" for host, address in hosts.items()))
     run("mount", "--bind", table, "/etc/hosts")
     # What jobs beside this test have there is not left behind by it.
     run("mount", "-t", "tmpfs", "none", "/dev/shm")
@@ -46,7 +53,7 @@ def make(folder: Path):
     run("ip", "link", "add", "br0", "type", "bridge")
     run("ip", "address", "add", ADDRESS + "/24", "dev", "br0")
     run("ip", "link", "set", "br0", "up")
-    for host, address in HOSTS.items():
+    for host, address in hosts.items():
         run("ip", "netns", "add", host)
         run("ip", "link", "add", "to-" + host, "type", "veth", "peer", "name", "eth0", "netns", host)
         run("ip", "link", "set", "to-" + host, "master", "br0", "up")
