@@ -104,6 +104,8 @@ CALLS = {
     "options_add_group": (_handle, c_char_p, POINTER(c_int32), c_size_t),
     "options_add_experts": (_handle, POINTER(ExpertLayer)),
     "session_join": (_handle, POINTER(c_void_p)),
+    "session_join_again": (_handle, POINTER(c_void_p)),
+    "recover": (_handle, POINTER(Restored)),
     "write_parameter": (_handle, c_uint32, Fill, c_void_p),
     "begin_step": (_handle, c_double),
     "begin_lane": (_handle, c_int32),

@@ -176,11 +176,27 @@ class Session:
         self._kept = options._kept
         _c.call("session_join", options._handle, ctypes.byref(handle))
         self._handle, self._owner = handle, os.getpid()
+        self._read_place()
+
+    def _read_place(self) -> None:
+        handle = self._handle
         self.rank: int = _c.value("rank", handle)
         self.world_size: int = _c.value("world_size", handle)
         self.lanes: tuple[int, ...] = tuple(
             _c.value("lane", handle, index) for index in range(_c.value("lane_count", handle)))
         self.units: int = _c.value("unit_count", handle)
+
+    def join_again(self, options: Options, error: Error) -> None:
+        """After a call has failed with `error`, with the option "stays": joins the job's next epoch if `troupe launch`
+        has put another process in a lost rank's place. Memory that the session gave before may not be used any more.
+        Otherwise raises the reason, and the session has ended."""
+        why = _c.CError(int(error.status), str(error).encode(errors="replace")[:1019])
+        handle, self._handle = self._handle, None
+        status = _c.library().troupe_session_join_again(options._handle, ctypes.byref(handle), ctypes.byref(why))
+        if status != 0:
+            raise Error(status, why.message.decode(errors="replace")) from error
+        self._handle = handle
+        self._read_place()
 
     def __del__(self) -> None:
         handle = self.__dict__.pop("_handle", None)
@@ -320,6 +336,16 @@ class Session:
         chosen = _c.RestoreOptions(encoded[0], encoded[1], int(weights_only), encoded[2])
         found = _c.Restored()
         _c.call("restore_with", self._handle, ctypes.byref(chosen), ctypes.byref(found))
+        return self._restored(found)
+
+    def recover(self) -> Optional[Restored]:
+        """Right after joining: where the job has gone on in a new epoch, the newest step that the ranks have in memory,
+        together; then neither write first values nor restore. None in a first epoch, and where a part is lost."""
+        found = _c.Restored()
+        _c.call("recover", self._handle, ctypes.byref(found))
+        return self._restored(found)
+
+    def _restored(self, found: Any) -> Optional[Restored]:
         if not found.found:
             return None
         size = _c.value("restored_common", self._handle, None, 0)

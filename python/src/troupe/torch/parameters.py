@@ -108,6 +108,13 @@ class Parameter:
         """The model's tensor becomes a view of the session's memory."""
         self.attached = self.tensor.data = self.values(session)
 
+    def leave(self) -> None:
+        """The session's memory is gone, and with it the values."""
+        self.detach_gradient()
+        self.attached = None
+        self._views.clear()
+        self.tensor.data = torch.empty(0, dtype=self.dtype)
+
     def write(self, session: Session, values: torch.Tensor) -> None:
         """These values, in the parameter's shape, become the session's as far as this rank keeps them."""
         flat = values.detach().reshape(-1)
@@ -181,12 +188,22 @@ def buffers_of(model: nn.Module) -> list[Buffer]:
     return found
 
 
-def share_first_values(session: Session, group: str, tensors: Iterable[torch.Tensor]) -> None:
-    """All ranks get the values of rank 0."""
+def first_rank_with_values(session: Session, group: str, has_values: bool) -> Optional[int]:
+    """By all ranks alike."""
+    for rank in range(session.world_size):
+        told = torch.tensor([int(has_values)], dtype=torch.uint8)
+        session.broadcast(group, told.data_ptr(), 1, rank)
+        if told.item():
+            return rank
+    return None
+
+
+def share_first_values(session: Session, group: str, tensors: Iterable[torch.Tensor], first: int) -> None:
+    """All ranks get the values of rank `first`."""
     for tensor in tensors:
         values = tensor.detach()
         sent = values if values.is_contiguous() else values.contiguous()
         if sent.numel() > 0:
-            session.broadcast(group, sent.data_ptr(), sent.numel() * sent.element_size())
+            session.broadcast(group, sent.data_ptr(), sent.numel() * sent.element_size(), first)
         if sent is not values:
             values.copy_(sent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import contextmanager
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
 
@@ -14,8 +15,8 @@ from troupe.session import Options, Outcome, Restored, SaveResult, Session
 from troupe.torch.data import LaneBatches
 from troupe.torch.experts import experts_of
 from troupe.torch.meeting import in_store
-from troupe.torch.parameters import PARAMETER_DTYPES, buffers_of, parameters_of, share_first_values
-from troupe.torch.parameters import Parameter
+from troupe.torch.parameters import (PARAMETER_DTYPES, Parameter, buffers_of, first_rank_with_values, parameters_of,
+                                     share_first_values)
 from troupe.torch.units import PARAMETERS_SHARDED, SHARDED, Gates, Units, units_of
 
 _log = logging.getLogger("troupe")
@@ -35,6 +36,11 @@ def _optimizer_options(chosen: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             raise invalid(f"parameter groups have no option {name}; they have params, betas, {', '.join(_OF_GROUPS)}")
         elif value is not None:
             yield _OF_GROUPS[name], value
+
+
+def _is_loss(error: Optional[BaseException]) -> bool:
+    """Of another rank, as far as this one knows."""
+    return isinstance(error, Error) and error.status in (Status.PEER_LOST, Status.STALE_EPOCH, Status.TIMEOUT)
 
 
 class Trainer:
@@ -58,6 +64,8 @@ class Trainer:
     expert_parallel: ranks that share the experts of the model, each its own; expert_tokens: the most tokens that a rank
         has in a microbatch. With the latter experts' rows go through the session, also on one rank, and the bits do
         not depend on how many ranks share them.
+    stays: this process stays when another rank is lost, and goes on in run(), under `python -m troupe.launch` with
+        --max-restarts or --spares.
     settings: what else must be the same on all ranks, such as a hash of the data.
     options: any other option of troupe.h, such as wire_dtype="bf16" or keep_last=3.
 
@@ -69,7 +77,8 @@ class Trainer:
                  weight_decay: float = 0.01, momentum: Optional[float] = None, nesterov: Optional[bool] = None,
                  groups: Sequence[Mapping[str, Any]] = (), clip_norm: float = 0.0,
                  unused_parameters: str = "refuse", units: Units = None, checkpoints: Optional[str] = None,
-                 seed: Optional[int] = 0, expert_parallel: int = 1, expert_tokens: Optional[int] = None, settings: Optional[Mapping[str, Any]] = None, **options: Any) -> None:
+                 seed: Optional[int] = 0, expert_parallel: int = 1, expert_tokens: Optional[int] = None,
+                 stays: bool = False, settings: Optional[Mapping[str, Any]] = None, **options: Any) -> None:
         if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             raise invalid(f"expected the model itself, found a {type(model).__name__}: give model.module")
         if options.get("device", "host") != "host":
@@ -88,9 +97,13 @@ class Trainer:
         self._is_open = True
         self._step: Optional[Step] = None
         self._saves: list[SaveResult] = []
+        self._stays, self._needs_checkpoint = stays, False
+        self._recovered: Optional[Restored] = None
+        if stays and self._experts:
+            raise Error(Status.UNAVAILABLE, "a process whose model has experts cannot stay; leave out stays")
         own_units = units_of(model, self._parameters, units) if strategy in SHARDED or units is not None else []
 
-        for name, value in {"strategy": strategy, "lanes": lanes, "clip_norm": float(clip_norm),
+        for name, value in {"strategy": strategy, "lanes": lanes, "clip_norm": float(clip_norm), "stays": stays,
                             "unused_parameters": unused_parameters, **options}.items():
             made.set(name, value)
         if checkpoints is not None:
@@ -100,10 +113,15 @@ class Trainer:
         defaults = {"optimizer": optimizer, "betas": betas, "eps": eps, "weight_decay": weight_decay,
                     "momentum": momentum, "nesterov": nesterov}
         self._add_groups(made, defaults, groups)
+        self._options = made
         self._join(made, lanes)
         self._gates = Gates(self.session, own_units, strategy in PARAMETERS_SHARDED)
         self._publishes = not own_units
-        self._begin()
+        self._begin(has_values=True)
+        self._hooks = [
+            parameter.tensor.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                self._gradient_hook(parameter))
+            for parameter in self._parameters if not parameter.is_frozen and not parameter.is_expert]
 
     def _by_tensor(self) -> dict[int, list[Parameter]]:
         """What the session has of each of the model's tensors here."""
@@ -129,7 +147,14 @@ class Trainer:
                 options.set_of_group(number, name, value)
 
     def _join(self, options: Options, lanes: int) -> None:
-        rank, ranks = options.place()
+        if self._stays and os.environ.get("RANK") == "spare":
+            # It learns its rank when another is lost. Of buffers it is said before whose they are.
+            if self._buffers:
+                raise Error(Status.UNAVAILABLE, f"the model has persistent buffers, such as {self._buffers[0].name}, so "
+                            "that no spare can take a rank; start without --spares")
+            rank, ranks = -1, int(os.environ["WORLD_SIZE"])
+        else:
+            rank, ranks = options.place()
         self._lane_count = lanes or ranks
         for parameter in self._parameters:
             parameter.number = options.add_parameter(
@@ -142,24 +167,36 @@ class Trainer:
         with in_store():
             self.session = Session(options)
 
-    def _begin(self) -> None:
-        """First values, and the model's tensors become the session's."""
+    def _begin(self, has_values: bool) -> None:
+        """First values, unless others have newer ones, and the model's tensors become the session's."""
         session = self.session
-        if session.world_size > 1:
-            share_first_values(session, _ALL, [*(parts[0].origin for parts in self._by_tensor().values()),
-                                               *(buffer.tensor for buffer in self._buffers)])
+        self._recovered = session.recover()
+        if self._recovered is None:
+            self._write_first_values(has_values)
         for parameter in self._parameters:
-            parameter.write(session, parameter.part_of(parameter.origin))
             parameter.origin.grad = None
-        self._hooks = [
-            parameter.tensor.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                self._gradient_hook(parameter))
-            for parameter in self._parameters if not parameter.is_frozen and not parameter.is_expert]
         for layer, module in enumerate(self._experts):
             module.join(session, layer, lambda: self._gates.phase)
         for parameter in self._resident():
             parameter.attach(session)
         self._gates.empty()
+
+    def _write_first_values(self, has_values: bool) -> None:
+        session = self.session
+        origins = [parts[0] for parts in self._by_tensor().values()]
+        first = 0 if session.world_size == 1 else first_rank_with_values(session, _ALL, has_values)
+        # Processes that stayed have none any more: if no other came, only a checkpoint has values.
+        self._needs_checkpoint = first is None
+        if first is None:
+            return
+        if not has_values:
+            for part in origins:
+                part.origin.data = torch.empty(part.whole_shape, dtype=part.dtype)
+        if session.world_size > 1:
+            share_first_values(session, _ALL, [*(part.origin for part in origins),
+                                               *(buffer.tensor for buffer in self._buffers)], first)
+        for parameter in self._parameters:
+            parameter.write(session, parameter.part_of(parameter.origin))
 
     def _resident(self) -> list[Parameter]:
         """Those which the session keeps whole."""
@@ -325,14 +362,56 @@ class Trainer:
     def restore(self, name: Optional[str] = None, *, directory: Optional[str] = None, weights_only: bool = False,
                 strictness: Optional[str] = None) -> Optional[Restored]:
         """Before the first step: loads the newest complete checkpoint, or the named one, saved by any number of ranks
-        with any strategy. None where there is none yet."""
+        with any strategy. None where there is none yet. In run(), after another rank was lost, the newest step that
+        the ranks have in memory, if they have it together."""
         self._expect_between_steps("restore()")
+        recovered, self._recovered = self._recovered, None
+        if recovered is not None:
+            return recovered
         restored = self.session.restore(name, directory=directory, weights_only=weights_only, strictness=strictness)
+        if restored is None and self._needs_checkpoint:
+            raise Error(Status.UNAVAILABLE, "another rank was lost before the first save, and the processes that stayed "
+                        "have no first values any more; start the job again")
         if restored is not None:
             self.session.publish_all()
             for buffer in self._buffers:
                 buffer.restore()
         return restored
+
+    # ---- Losses of other ranks. ----
+
+    def run(self, train: Callable[[], Any]) -> Any:
+        """Calls `train()`, which begins with restore() and then takes steps, and returns what it returns. If another
+        rank is lost meanwhile and the job goes on with this process, calls it again: lanes, and what was made for the
+        step, such as a loader with batch_sampler(), are made anew there. Otherwise raises the Error."""
+        if not self._stays:
+            raise invalid("run() keeps this process when another rank is lost; make the trainer with stays=True")
+        while True:
+            try:
+                return train()
+            except Error as error:
+                if not _is_loss(error):
+                    raise
+                self._form_anew(error)
+
+    def _form_anew(self, error: Error) -> None:
+        while True:
+            self._step = None
+            self._gates.leave()
+            for parameter in self._parameters:
+                parameter.leave()
+            try:
+                self.session.join_again(self._options, error)
+            except Error:
+                self._is_open = False
+                raise
+            _log.warning("rank %d: this process goes on after the loss of another rank: %s", self.rank, error)
+            try:
+                return self._begin(has_values=False)
+            except Error as another:
+                if not _is_loss(another):
+                    raise
+                error = another
 
     # ---- The end. ----
 
@@ -477,7 +556,9 @@ class Step:
             raise
         finally:
             trainer._step = None
-            if error is not None and trainer._is_open:
+            if trainer._stays and _is_loss(error):
+                pass  # run() goes on from here
+            elif error is not None and trainer._is_open:
                 trainer._gates.enter("idle")
                 trainer.abandon(f"{type(error).__name__}: {error}")
 

@@ -129,6 +129,11 @@ class Gates:
                 for parameter in unit.parameters:
                     parameter.tensor.data = torch.empty(0, dtype=parameter.dtype)
 
+    def leave(self) -> None:
+        """The session's memory is gone."""
+        self._current, self.phase = None, "idle"
+        self._full.clear()
+
     def enter(self, phase: str) -> None:
         self._release()
         self.phase = phase
