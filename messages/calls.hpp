@@ -34,7 +34,8 @@ struct TrainerCalls {
   friend bool operator==(const TrainerCalls&, const TrainerCalls&) = default;
 };
 
-/// Coordinator to every trainer: which ranks wait for which others to make a call.
+/// Coordinator to trainers, for people: to all which ranks wait for which others to make a call; to rank 0
+/// which rank is slow.
 struct WaitNote {
   std::string text;
 

@@ -26,7 +26,7 @@ using WireMessage =
     std::variant<Join, PlanLines, Welcome, Refused, RankFailed, Fence, Leave, Farewell, StoreSet, StoreGet,
                  StoreValue, SaveAnnounced, StructureWanted, StructurePart, SavePlanned, FilesDurable,
                  SaveFailed, SaveOver, CopyReady, ExchangeBegan, CopiesHeld, LocalSaveOver, PlanPartWanted,
-                 PlanHashes, StepAccount, StepReason, TrainerCalls, WaitNote>;
+                 PlanHashes, StepAccount, StepReason, TrainerCalls, WaitNote, StepsTimed>;
 
 /// The messages that only this process may send to itself: completions, and what a rank's own roles tell each
 /// other. They have no wire format, so no peer can send them.

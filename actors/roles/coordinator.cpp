@@ -104,6 +104,7 @@ void CoordinatorMachine::receive(const messages::Envelope& envelope, Outbox& out
                                      [&](const messages::RankFailed& m) { on(m, outbox); },
                                      [&](const messages::StepAccount& m) { on(m, outbox); },
                                      [&](const messages::TrainerCalls& m) { on(m, outbox); },
+                                     [&](const messages::StepsTimed& m) { on(m, outbox); },
                                      [&](const messages::PeerLost& m) {
                                        if (!left_.contains(m.rank)) fence(m.rank, m.failure, outbox);
                                      },
@@ -170,7 +171,12 @@ void CoordinatorMachine::compare(Outbox& outbox) {
   }
   state_ = State::running;
   messages::Welcome welcome;
-  for (const auto& [rank, join] : joined_) welcome.members.push_back(rank);
+  std::map<core::Rank, std::int32_t> stages;
+  for (const auto& [rank, join] : joined_) {
+    welcome.members.push_back(rank);
+    stages[rank] = join.stage;
+  }
+  stragglers_ = Stragglers(std::move(stages));
   tell_all(welcome, outbox);
 }
 
@@ -240,6 +246,12 @@ void CoordinatorMachine::on(const messages::TrainerCalls& waits, Outbox& outbox)
   if (waits.needs != messages::Call::begin_step) outbox.arm(kRollCallTimer, kPatience);
   if (const auto deadlock = roll_call_.deadlock())
     fence(waits.rank, {true, core::Errc::mismatch, *deadlock}, outbox);
+}
+
+void CoordinatorMachine::on(const messages::StepsTimed& timed, Outbox& outbox) {
+  if (state_ != State::running) return;
+  for (auto& text : stragglers_.add(timed))
+    outbox.send({core::Rank{0}, Role::trainer, 0}, messages::WaitNote{std::move(text)});
 }
 
 void CoordinatorMachine::on(const messages::Leave& leave, Outbox& outbox) {

@@ -13,6 +13,7 @@
 #include "actors/roles/machine.hpp"
 #include "actors/roles/plan_search.hpp"
 #include "actors/roles/roll_call.hpp"
+#include "actors/roles/stragglers.hpp"
 #include "core/ids.hpp"
 
 namespace troupe::actors {
@@ -54,6 +55,7 @@ class CoordinatorMachine final : public Machine {
   void on(const messages::RankFailed& failed, Outbox& outbox);
   void on(const messages::StepAccount& account, Outbox& outbox);
   void on(const messages::TrainerCalls& calls, Outbox& outbox);
+  void on(const messages::StepsTimed& timed, Outbox& outbox);
   void on(const messages::PlanHashes& hashes, Outbox& outbox);
   void on(const messages::PlanLines& lines, Outbox& outbox);
   void on(const messages::Leave& leave, Outbox& outbox);
@@ -72,6 +74,7 @@ class CoordinatorMachine final : public Machine {
   std::optional<PlanSearch> search_;  ///< set once a rank has another plan than rank 0
   std::set<core::Rank> left_;
   RollCall roll_call_;
+  Stragglers stragglers_;
   std::map<core::Rank, messages::StepAccount> accounts_;  ///< of the step that is not committed
   std::vector<messages::RankFailed> late_;  ///< whose deadlines have passed, while others are heard
   messages::Failure failure_;               ///< why the epoch has ended, or will end once all have joined

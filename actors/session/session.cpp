@@ -131,6 +131,7 @@ core::Result<void> Session::begin_step(double learning_rate) {
   auto& s = *parts_;
   if (auto failure = s.inbox.failure()) return tl::unexpected(*failure);
   TRY(s.in_turn(s.order->between_steps("begin_step()")));
+  s.pace.step_begins(s.world.device().now());
   if (s.others_stand_by) TRY(s.let_others_join());
   if (!std::isfinite(learning_rate) || learning_rate < 0) {
     return core::fail(core::Errc::invalid_argument,
@@ -340,6 +341,9 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
     warn_of_norm(decided, s.plan.options.large_gradient_factor, s.world.log(Subsystem::session));
   s.others_stand_by = (outcome.wishes & kWishJoin) != 0;
   outcome.times = s.meter->end_step();
+  if (auto timed = s.pace.step_over(s.world.device().now(), s.world.rank(), outcome.times,
+                                    static_cast<int>(s.losses.size())))
+    s.tell(*timed);
   s.optimizer_steps.value += decided.commit ? 1 : 0;
   // A step refused for another reason says nothing about the scale.
   if (decided.commit || outcome.nonfinite_gradients > 0) s.scaler.update(outcome.nonfinite_gradients == 0);

@@ -56,6 +56,10 @@ std::vector<core::Rank> own_part(const TrainerGroupSpec& spec, core::Rank rank) 
   return {};  // check_groups() has found it
 }
 
+/// How often ranks tell how long they compute: rank 0 hears at most 200 of them in a second.
+constexpr std::chrono::seconds kPaceInterval{2};
+constexpr std::chrono::milliseconds kPaceIntervalPerRank{5};
+
 }  // namespace
 
 Session::Parts::Parts(RankWorld& rank_world, SessionOptions wanted, TrainingPlan planned)
@@ -64,7 +68,8 @@ Session::Parts::Parts(RankWorld& rank_world, SessionOptions wanted, TrainingPlan
       own_plan(std::make_unique<TrainingPlan>(std::move(planned))),
       plan(*own_plan),
       scaler(plan.options.loss_scaling),
-      inbox(static_cast<std::uint32_t>(plan.buckets.size()), world.patience()) {
+      inbox(static_cast<std::uint32_t>(plan.buckets.size()), world.patience()),
+      pace(kPaceInterval + world.world_size().value * kPaceIntervalPerRank) {
   if (!options.trace) return;
   tracer = std::make_unique<Tracer>([&device = world.device()] { return device.now(); });
   world.device().observe([to = tracer.get()](const gpu::TaskRecord& task) {
@@ -399,14 +404,14 @@ core::Result<void> Session::Parts::check_readable(core::ParameterIndex index, co
                     dtype == core::DType::f32 ? "float" : "std::uint16_t");
 }
 
-void Session::Parts::tell(const messages::TrainerCalls& made) {
+void Session::Parts::tell(messages::Message coordinator_is_told) {
   const messages::Address coordinator{core::Rank{0}, Role::coordinator, 0};
-  world.post({{world.rank(), Role::trainer, 0}, coordinator, world.epoch(), made});
+  world.post({{world.rank(), Role::trainer, 0}, coordinator, world.epoch(), std::move(coordinator_is_told)});
 }
 
 void Session::Parts::called(messages::Call call) {
   calls[static_cast<std::size_t>(call)] += 1;
-  if (call != messages::Call::begin_step) tell({world.rank(), calls});
+  if (call != messages::Call::begin_step) tell(messages::TrainerCalls{world.rank(), calls});
 }
 
 void Session::Parts::expect_alike(messages::Call call) {

@@ -18,6 +18,7 @@
 #include "actors/session/groups.hpp"
 #include "actors/session/host_exchange.hpp"
 #include "actors/session/local_tier.hpp"
+#include "actors/session/pace.hpp"
 #include "actors/session/saves.hpp"
 #include "actors/session/sequencer.hpp"
 #include "actors/session/session.hpp"
@@ -74,7 +75,7 @@ struct Session::Parts {
   core::Result<void> check_readable(core::ParameterIndex index, core::DType dtype, Element element) const;
   /// The trainer has made a call that all ranks make alike.
   void called(messages::Call call);
-  void tell(const messages::TrainerCalls& made);
+  void tell(messages::Message coordinator_is_told);
   /// Until the next one: what the trainer waits for comes only after every rank has made this call as often
   /// as this one has.
   void expect_alike(messages::Call call);
@@ -153,6 +154,7 @@ struct Session::Parts {
   bool has_agreed = false;  ///< on first values
   std::uint64_t first_values_compared = 0;
   std::uint64_t programs_checked = 0;
+  Pace pace;
   core::StepCount compared{};  ///< after how many steps replicas were compared last
 };
 

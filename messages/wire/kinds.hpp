@@ -47,6 +47,7 @@ inline constexpr WireKind kWireKinds[] = {
     {"StepReason", 63, Role::coordinator, Role::rank_supervisor},
     {"TrainerCalls", 64, Role::trainer, Role::coordinator},
     {"WaitNote", 65, Role::coordinator, Role::trainer},
+    {"StepsTimed", 66, Role::trainer, Role::coordinator},
 };
 static_assert(std::size(kWireKinds) == std::variant_size_v<WireMessage>);
 

@@ -31,6 +31,7 @@ const std::set<std::string> kMayBeSaid{
     "Leave rank_supervisor coordinator",
     "StepAccount rank_supervisor coordinator",
     "TrainerCalls trainer coordinator",
+    "StepsTimed trainer coordinator",
     "StoreSet trainer coordinator",
     "StoreGet trainer coordinator",
     "SaveAnnounced checkpoint_writer checkpoint_coordinator",

@@ -1,0 +1,68 @@
+// A rank that is slower than the others, in a real job.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <random>
+#include <string>
+
+#include "tests/processes/gpt_job.hpp"
+#include "tests/support/environment.hpp"
+
+namespace troupe {
+namespace {
+
+int parent_of(int pid) {
+  std::ifstream stat(fmt::format("/proc/{}/stat", pid));
+  std::string number, name, state;
+  int parent = 0;
+  stat >> number >> name >> state >> parent;
+  return parent;
+}
+
+/// A process that is stopped for two thirds of its time computes three times as long. More of them take
+/// TROUPE_STRAGGLERS=100.
+TEST(StragglerOfAJob, IsNamedAndNobodyElse) {
+  const tests::ScratchFolder folder;
+  const auto text = tests::write_sample_text(folder);
+  for (std::uint64_t number = 0; number < tests::number_in_environment("TROUPE_STRAGGLERS", 1); ++number) {
+    std::mt19937 random(static_cast<unsigned>(number));
+    const auto ranks = static_cast<int>(2 + random() % 3);
+    const auto slow = static_cast<int>(random() % static_cast<unsigned>(ranks));
+    const auto id = fmt::format("straggler-{}-{}", getpid(), number);
+    tests::GptJob job{ranks, 1'000'000, {"--rdzv-id", id, "--term-timeout", "10"}, {"--strategy", "zero2"}};
+    const auto output = folder.path(id);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(14);
+    int victim = 0;
+    const auto during = [&] {
+      if (victim == 0 && tests::read_record(output).losses.size() < 10) return;
+      if (victim == 0) victim = tests::process_of_rank(id, slow);
+      const auto now = std::chrono::steady_clock::now();
+      if (now > end) {
+        kill(victim, SIGCONT);
+        if (const int launcher = parent_of(victim); launcher > 1) kill(launcher, SIGINT);
+        return;
+      }
+      const auto phase = now.time_since_epoch() % std::chrono::milliseconds(60);
+      kill(victim, phase < std::chrono::milliseconds(40) ? SIGSTOP : SIGCONT);
+    };
+    const auto result =
+        tests::run_command(tests::gpt_command(job, text, output), std::chrono::seconds(60), during);
+
+    SCOPED_TRACE(fmt::format("job {}: rank {} of {}\n{}", number, slow, ranks, result.output));
+    EXPECT_THAT(result.output,
+                testing::HasSubstr(fmt::format("rank {} is slow and holds up the others", slow)));
+    for (int other = 0; other < ranks; ++other) {
+      if (other == slow) continue;
+      EXPECT_THAT(result.output, testing::Not(testing::HasSubstr(fmt::format("rank {} is slow", other))));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace troupe
