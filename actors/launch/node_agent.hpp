@@ -149,7 +149,7 @@ struct StartSpare {
 struct SpareLost {
   int slot = 0;
   ExitStatus status;
-  bool stood_by = false;
+  bool stood_by = false;  ///< or was killed before it could, for the first time
   bool is_started_again = false;
 };
 struct SignalRank {
@@ -310,6 +310,7 @@ class NodeAgentMachine {
   std::set<int> spares_;            ///< slots of processes that run without a rank
   std::set<int> free_slots_;        ///< of ranks that were replaced by spares or by nobody
   std::set<int> barred_;            ///< whose spare ended before it stood by
+  std::set<int> killed_early_;      ///< whose spare was killed before it stood by
   bool is_dismissed_ = false;       ///< the spares were told to end
   std::optional<int> silent_rank_;  ///< we have killed it
   std::optional<std::chrono::nanoseconds> silent_since_;

@@ -211,9 +211,13 @@ NodeEffects NodeAgentMachine::spare_exited(int slot, ExitStatus status, bool sto
   NodeEffects effects;
   if (spares_.erase(slot) == 0) return effects;
   if (!is_dismissed_ && state_ == State::watching) {
-    const bool again = stood_by && restarts_ < config_.max_restarts;
-    if (!stood_by) barred_.insert(slot);
-    effects.push_back(SpareLost{slot, status, stood_by, again});
+    // A program that cannot stand by ends by itself. One that is killed twice before it does is let be.
+    const bool was_killed = status.signal == SIGKILL && killed_early_.insert(slot).second;
+    if (stood_by) killed_early_.erase(slot);
+    const bool may_stand_by = stood_by || was_killed;
+    const bool again = may_stand_by && restarts_ < config_.max_restarts;
+    if (!may_stand_by) barred_.insert(slot);
+    effects.push_back(SpareLost{slot, status, may_stand_by, again});
     restarts_ += again ? 1 : 0;
     if (again) start_spare(slot, effects);
   }

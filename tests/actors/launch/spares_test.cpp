@@ -136,6 +136,23 @@ TEST(Spares, ThatAreLostAreStartedAgainOnceTheyStoodBy) {
   EXPECT_EQ(machine.state(), "watching") << "the job needs none of them";
 }
 
+TEST(Spares, ThatAreKilledBeforeTheyStandByAreStartedAgainOnce) {
+  NodeAgentMachine machine(with_spares(1, 9));
+  machine.start(at(0));
+
+  const auto killed = machine.spare_exited(3, kLost, false);
+  const auto again = machine.spare_exited(3, kLost, false);
+
+  EXPECT_THAT(spares_started(killed), ElementsAre(3));
+  EXPECT_TRUE(spares_started(again).empty());
+  EXPECT_EQ(machine.restarts(), 1);
+  NodeAgentMachine other(with_spares(1, 9));
+  other.start(at(0));
+  other.spare_exited(3, kLost, false);
+  other.spare_exited(3, kLost, true);
+  EXPECT_THAT(spares_started(other.spare_exited(3, kLost, false)), ElementsAre(3)) << "it stood by meanwhile";
+}
+
 TEST(Spares, ThatDoNotNoticeTheirRankAreKilledForOthers) {
   NodeAgentMachine machine(with_spares(2));
   machine.start(at(0));
