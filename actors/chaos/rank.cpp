@@ -228,6 +228,7 @@ void ChaosRank::leave_room(bool) {
   snapshots_.clear();
   asked_.clear();
   saves_over_.clear();
+  finished_.clear();
   save_.reset();
   after_save_ = nullptr;
   set_saving(false);
@@ -235,19 +236,23 @@ void ChaosRank::leave_room(bool) {
   set_training(false);
 }
 
-void ChaosRank::peer_closed(int, bool has_finished) {
-  if (!has_finished) lose("a peer has closed its connection");
+void ChaosRank::peer_closed(int from, bool has_finished) {
+  if (has_finished) {
+    finished_.insert(from);
+  } else if (!finished_.contains(from)) {
+    lose("a peer has closed its connection");
+  }
 }
 
-void ChaosRank::peer_is_silent(int) {
-  lose("nothing was heard of a peer");
+void ChaosRank::peer_is_silent(int from) {
+  if (!finished_.contains(from)) lose("nothing was heard of a peer");
 }
 
 void ChaosRank::reset_connections(int other) {
   const auto room = room_;
   for (int rank = 0; room && rank < room->size(); ++rank) {
     const auto peer = room->member(rank);
-    if (room->host_of(rank) != other || !peer || peer->is_alive() || peer->has_finished()) continue;
+    if (room->host_of(rank) != other || !peer || peer->is_alive() || finished_.contains(rank)) continue;
     return act([this, room, rank] {
       if (room_ == room) peer_closed(rank, false);
     });

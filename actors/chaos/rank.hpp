@@ -90,7 +90,6 @@ class ChaosRank : public std::enable_shared_from_this<ChaosRank> {
 
   bool is_alive() const { return state_ != State::ended; }
   bool is_stopped() const { return is_stopped_; }
-  bool has_finished() const { return has_finished_; }
   int rank() const { return rank_; }
   int id() const { return id_; }
   std::chrono::nanoseconds ended_at() const { return ended_at_; }
@@ -185,6 +184,7 @@ class ChaosRank : public std::enable_shared_from_this<ChaosRank> {
   bool is_member_ = false;
   bool has_come_over_ = false;
   std::vector<int> watches_;
+  std::set<int> finished_;  ///< peers that have said so
 
   int place_ = -1;  ///< in the program, where it waits for the others
   Heard heard_;
