@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "apps/gpt/stage/host_model.hpp"
+#include "apps/gpt/stage/host_stage.hpp"
 #include "tests/apps_gpt_cuda/on_gpu.hpp"
 
 namespace troupe::apps::gpt {

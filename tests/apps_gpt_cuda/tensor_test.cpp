@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "apps/gpt/model/share.hpp"
-#include "apps/gpt/stage/tensor_model.hpp"
+#include "apps/gpt/stage/host_stage.hpp"
 #include "tests/apps_gpt/tensor/members.hpp"
 #include "tests/apps_gpt_cuda/members.hpp"
 
@@ -134,8 +134,8 @@ TEST_P(CudaTensorParallel, TellsTheHooksWhatTheHostDoes) {
   const auto& [of, size, sequence] = GetParam();
   std::vector<HookCalls> expected(size), found(size);
   play_members<float>(size, [&, &of = of, &sequence = sequence](TensorGroup<float>& group) {
-    const auto model = TensorModel::create(config_of(of), of.shape, Keep::activations,
-                                           {group.size(), group.index(), sequence}, group)
+    const auto model = create_host_model(config_of(of), of.shape, Keep::activations,
+                                         {group.size(), group.index(), sequence}, &group)
                            .value();
     Tensors<float> values(model->table().specs), gradients(model->table().specs);
     std::vector<const std::byte*> parameters;

@@ -16,11 +16,11 @@ struct CudaModelOptions {
   TensorShare share{};  ///< of each layer, if a group of ranks shares them
 };
 
-/// The function of BasicModel (apps/gpt/stage/model.hpp) on a GPU. Everything is enqueued on `compute`, a
+/// A whole model on a GPU. Everything is enqueued on `compute`, a
 /// stream of `device`; both must outlive the model. Equal inputs give equal bits on GPUs of one kind,
 /// whatever passes came before. Errc::invalid_argument for an unsupported shape, Errc::out_of_memory says
-/// what was requested. With a share, `group` is that of its members, which compute together like those of
-/// TensorModel; it must outlive the model and is not used before the first pass.
+/// what was requested. With a share, `group` is that of its members, which compute together; it must outlive
+/// the model and is not used before the first pass.
 core::Result<std::unique_ptr<TrainableModel>> create_cuda_model(const ModelConfig& config, BatchShape shape,
                                                                 CudaModelOptions options, gpu::Device& device,
                                                                 gpu::StreamView compute,

@@ -2,11 +2,9 @@
 
 #include <utility>
 
-#include "apps/gpt/stage/host_model.hpp"
 #include "apps/gpt/stage/host_stage.hpp"
 #include "apps/gpt/stage/shared_model.hpp"
 #include "apps/gpt/stage/stages.hpp"
-#include "apps/gpt/stage/tensor_model.hpp"
 #include "core/errors.hpp"
 #ifdef TROUPE_HAS_CUDA
 #include "apps/gpt/cuda/cuda_model.hpp"
@@ -65,7 +63,7 @@ Result<std::unique_ptr<TrainableModel>> create_model(const ModelConfig& config, 
                                                      gpu::StreamView compute) {
   TRY(check_model(config, shape, options, device.kind()));
   if (device.kind() != gpu::DeviceKind::cuda) {
-    return std::make_unique<HostModel>(TRY(Model::create(config, shape, options.keep)));
+    return create_host_model(config, shape, options.keep);
   }
 #ifdef TROUPE_HAS_CUDA
   return create_cuda_model(config, shape, {options.dtype, options.tf32, options.keep}, device, compute);
@@ -112,7 +110,7 @@ Result<void> check_shared_model(const SharedModel& model, gpu::DeviceKind device
 Result<std::unique_ptr<TrainableModel>> create_shared_model(const SharedModel& model, StagePlace place) {
   const auto& [config, shape, options, share] = model;
   if (place.device.kind() != gpu::DeviceKind::cuda)
-    return TRY(TensorModel::create(config, shape, options.keep, share, *place.groups.layers));
+    return create_host_model(config, shape, options.keep, share, place.groups.layers);
 #ifdef TROUPE_HAS_CUDA
   return create_cuda_model(config, shape, {options.dtype, options.tf32, options.keep, share}, place.device,
                            place.compute, place.device_groups.layers);
@@ -128,7 +126,7 @@ std::size_t shared_model_bytes(const SharedModel& model, gpu::DeviceKind device)
     return cuda_activation_bytes(config, shape, {options.dtype, options.tf32, options.keep, share});
 #endif
   (void)device;
-  return TensorModel::bytes(config, shape, options.keep, share);
+  return host_stage_bytes(config, uncut(config), {.batch = shape, .keep = options.keep, .share = share});
 }
 
 MemoryNeed memory_need(const ModelConfig& config, BatchShape shape, ModelOptions options,

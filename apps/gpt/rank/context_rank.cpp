@@ -2,9 +2,7 @@
 
 #include <utility>
 
-#include "apps/gpt/stage/context_model.hpp"
 #include "apps/gpt/stage/context_stage.hpp"
-#include "apps/gpt/stage/tensor_model.hpp"
 #include "apps/gpt/stage/uncut_model.hpp"
 #include "core/errors.hpp"
 
@@ -57,24 +55,10 @@ Result<std::unique_ptr<TrainableModel>> ContextRank::make_model(const TrainerOpt
                                                                 TensorRank& tensor, gpu::Device& device,
                                                                 gpu::StreamView compute) {
   const StageShape shape = TRY(part_shape(options, tensor));
-  if (is_on_gpu_ && options.tensor.slices <= 1) {
-    auto stage = TRY(make_stage(options, uncut(options.model), shape, tensor.place(device, compute)));
-    return std::make_unique<UncutModel>(options.model, options.microbatch, std::move(stage),
-                                        TRY(bytes(options, tensor, device.kind())));
-  }
-  std::unique_ptr<RowModel> model;
-  if (tensor.is_shared()) {
-    model = TRY(
-        TensorModel::create(options.model, shape.batch, shape.keep, shape.share, *tensor.group(), &group_));
-  } else if (options.tensor.slices > 1) {
-    auto own = options;
-    own.microbatch = shape.batch;
-    model = TRY(create_sliced_model(own, device.kind(), &group_));
-  } else {
-    model = std::make_unique<HostModel>(
-        TRY(Model::create(options.model, shape.batch, shape.keep, {.context = &group_})));
-  }
-  return std::make_unique<ContextModel>(options.microbatch, group_, std::move(model));
+  if (options.tensor.slices > 1) return create_sliced_model(options, device.kind(), &group_);
+  auto stage = TRY(make_stage(options, uncut(options.model), shape, tensor.place(device, compute)));
+  return std::make_unique<UncutModel>(options.model, options.microbatch, std::move(stage),
+                                      TRY(bytes(options, tensor, device.kind())));
 }
 
 Result<std::unique_ptr<TrainableStage>> ContextRank::make_stage(const TrainerOptions& options,

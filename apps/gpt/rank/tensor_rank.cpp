@@ -79,8 +79,9 @@ Result<std::span<const std::byte>> TensorRank::whole_on_host(std::size_t paramet
   return std::span<const std::byte>(whole_bytes_);
 }
 
-Result<std::unique_ptr<RowModel>> create_sliced_model(const TrainerOptions& options, gpu::DeviceKind device,
-                                                      TensorGroup<float>* context) {
+Result<std::unique_ptr<TrainableModel>> create_sliced_model(const TrainerOptions& options,
+                                                            gpu::DeviceKind device,
+                                                            TensorGroup<float>* context) {
   if (device == gpu::DeviceKind::cuda) {
     return fail(Errc::unavailable,
                 "one rank computes in slices on the host device only; use --device host, or leave "

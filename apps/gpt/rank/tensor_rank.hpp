@@ -9,7 +9,6 @@
 #include "apps/gpt/options/run_options.hpp"
 #include "apps/gpt/rank/session_device_group.hpp"
 #include "apps/gpt/rank/session_group.hpp"
-#include "apps/gpt/stage/host_model.hpp"
 #include "apps/gpt/stage/stage_memory.hpp"
 #include "apps/gpt/stage/stages.hpp"
 #include "apps/gpt/stage/trainable_model.hpp"
@@ -56,9 +55,9 @@ class TensorRank {
 };
 
 /// The model of a rank that keeps all of it and computes all lanes, in slices. Errors as those of TensorRank.
-/// If `context` shares the sequences, the microbatch has this rank's tokens of each.
-core::Result<std::unique_ptr<RowModel>> create_sliced_model(const TrainerOptions& options,
-                                                            gpu::DeviceKind device,
-                                                            TensorGroup<float>* context = nullptr);
+/// `context` may share the sequences.
+core::Result<std::unique_ptr<TrainableModel>> create_sliced_model(const TrainerOptions& options,
+                                                                  gpu::DeviceKind device,
+                                                                  TensorGroup<float>* context = nullptr);
 
 }  // namespace troupe::apps::gpt

@@ -15,7 +15,7 @@ namespace troupe::apps::gpt {
 /// Replaces values in host memory by their sums over all members; all members call it.
 using MembersSum = std::function<core::Result<void>(std::span<float>)>;
 
-/// A pipeline stage on one member of a context-parallel group, as ContextModel is a whole model: text holds
+/// A pipeline stage on one member of a context-parallel group: text holds
 /// whole sequences, and the stage computes a part of each. Every call is made by all members with the same
 /// text. Gradients and losses are its own rows' contribution to those of the microbatch, which are the sum
 /// over the members; logits are the same on all members.

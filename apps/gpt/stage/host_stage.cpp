@@ -8,6 +8,7 @@
 
 #include "apps/gpt/layers/matmul.hpp"
 #include "apps/gpt/stage/engine_stage.hpp"
+#include "apps/gpt/stage/uncut_model.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -34,10 +35,14 @@ class HostStage final : public EngineStage<HostEngine<float>> {
   core::DType dtype() const override { return core::DType::f32; }
 
   Result<void> forward(int chunk, PassSlots slots, const StagePass& pass, StageText text) override {
-    if (core_->part(chunk).has_begin()) TRY(check_tokens(text.tokens, core_->vocabulary()));
+    if (core_->part(chunk).has_begin()) {
+      CHECK(text.tokens.size() == core_->shape().batch.rows(), "tokens have the shape given to create()");
+      TRY(check_tokens(text.tokens, core_->vocabulary()));
+    }
     return core_->forward(chunk, slots, own(pass), as_read(text));
   }
   Result<void> loss(int chunk, int slot, const StagePass& pass, StageText text) override {
+    CHECK(text.targets.size() == core_->shape().batch.rows(), "targets have the shape given to create()");
     TRY(check_targets(text.targets, core_->vocabulary()));
     StageLoss loss;
     TRY(core_->loss(chunk, slot, own(pass), as_read(text), &loss.words));
@@ -95,6 +100,13 @@ Result<std::unique_ptr<TrainableStage>> create_host_stage(const ModelConfig& con
   const std::size_t wanted = host_stage_bytes(config, cut, shape), machine_bytes = physical_memory_bytes();
   std::unique_ptr<std::byte[]> memory;
   if (wanted <= machine_bytes) memory.reset(new (std::nothrow) std::byte[wanted]());
+  if (!memory && cut.stages == 1) {
+    return fail(
+        Errc::out_of_memory,
+        "the activations of {} sequences of {} tokens need {} MiB, this machine has {} MiB; use a smaller "
+        "microbatch, a shorter context, --recompute or a smaller model",
+        shape.batch.batch, shape.batch.length, wanted >> 20, machine_bytes >> 20);
+  }
   if (!memory) {
     return fail(Errc::out_of_memory,
                 "the activations of {} microbatches of {} sequences of {} tokens need {} MiB in stage {}, "
@@ -106,6 +118,16 @@ Result<std::unique_ptr<TrainableStage>> create_host_stage(const ModelConfig& con
   TRY(prepare_blas());
   return std::make_unique<HostStage>(config_of_share(config, shape.share.size), cut, shape, groups,
                                      std::move(memory));
+}
+
+Result<std::unique_ptr<TrainableModel>> create_host_model(const ModelConfig& config, BatchShape shape,
+                                                          Keep keep, const TensorShare& share,
+                                                          TensorGroup<float>* group) {
+  TRY(validate(config));
+  const StageShape whole{.batch = shape, .keep = keep, .share = share};
+  auto stage = TRY(create_host_stage(config, uncut(config), whole, {group}));
+  return std::make_unique<UncutModel>(config, shape, std::move(stage),
+                                      host_stage_bytes(config, uncut(config), whole));
 }
 
 }  // namespace troupe::apps::gpt

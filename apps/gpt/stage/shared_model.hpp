@@ -21,7 +21,7 @@ struct SharedModel {
 /// what does not divide, Errc::unavailable what cannot be cut.
 core::Result<void> check_shared_model(const SharedModel& model, gpu::DeviceKind device);
 
-/// The rank's share for a device: the host's reference (TensorModel), or the GPU's.
+/// The rank's share for a device: the host's reference, or the GPU's.
 core::Result<std::unique_ptr<TrainableModel>> create_shared_model(const SharedModel& model, StagePlace place);
 /// Device memory that create_shared_model() takes.
 std::size_t shared_model_bytes(const SharedModel& model, gpu::DeviceKind device);

@@ -4,6 +4,11 @@
 #include <thread>
 #include <utility>
 
+#include "apps/gpt/model/sequence_part.hpp"
+#include "apps/gpt/stage/context_stage.hpp"
+#include "apps/gpt/stage/cut.hpp"
+#include "apps/gpt/stage/host_stage.hpp"
+#include "apps/gpt/stage/uncut_model.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -22,6 +27,22 @@ std::vector<float> tree_sum(std::vector<std::vector<float>> terms) {
   return std::move(terms.front());
 }
 
+/// A whole model with this share of the layers, and if a group shares the sequences, with a part of each.
+Result<std::unique_ptr<TrainableModel>> create_slice(const ModelConfig& config, BatchShape shape, Keep keep,
+                                                     const TensorShare& share, StageGroups groups) {
+  if (groups.sequences == nullptr) return create_host_model(config, shape, keep, share, groups.layers);
+  const SequenceMember member = member_of(groups.sequences);
+  const StageShape part{.batch = TRY(SequencePart::shape_of(shape, member.members)),
+                        .keep = keep,
+                        .share = share,
+                        .context_parallel = member.members};
+  auto stage = TRY(create_host_stage(config, uncut(config), part, groups));
+  const auto sum = [group = groups.sequences](std::span<float> values) { return group->sum(values); };
+  return std::make_unique<UncutModel>(config, shape,
+                                      std::make_unique<ContextStage>(shape, 1, member, sum, std::move(stage)),
+                                      host_stage_bytes(config, uncut(config), part));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<SlicedModel>> SlicedModel::create(const ModelConfig& config, BatchShape shape,
@@ -31,13 +52,14 @@ Result<std::unique_ptr<SlicedModel>> SlicedModel::create(const ModelConfig& conf
   sliced->room_ = std::make_unique<SliceGroup<float>::Room>(share.size);
   sliced->context_ = context;
   sliced->step_lanes_ = static_cast<std::size_t>(lanes);
+  sliced->shared_.emplace(config, share);
   if (context != nullptr) sliced->across_ = std::make_unique<GroupRelay<float>>(*context, share.size);
   for (std::size_t i = 0; i < share.size; ++i) {
     Slice slice;
     slice.group = std::make_unique<SliceGroup<float>>(*sliced->room_, i);
     auto* across = context == nullptr ? nullptr : &sliced->across_->member(i);
     slice.model =
-        TRY(TensorModel::create(config, shape, keep, {share.size, i, share.sequence}, *slice.group, across));
+        TRY(create_slice(config, shape, keep, {share.size, i, share.sequence}, {slice.group.get(), across}));
     for (const ParameterSpec& spec : slice.model->table().specs) {
       slice.parameters.emplace_back(spec.elements());
       slice.gradients.emplace_back(spec.elements());
@@ -62,7 +84,6 @@ Result<void> SlicedModel::forward_backward(Parameters parameters, Gradients grad
   if (hooks.begin_backward) TRY(hooks.begin_backward());
   StepHooks own;
   own.loss_scale = hooks.loss_scale;
-  own.router_scale = hooks.router_scale;
   own.loss_rows = hooks.loss_rows;
   own.router_factor = hooks.router_factor;
   own.last_microbatch = hooks.last_microbatch;
@@ -93,14 +114,13 @@ ExpertTally SlicedModel::take_expert_tally() {
   return slices_.front().model->take_expert_tally();
 }
 
-Result<std::span<const float>> SlicedModel::logits_of(Parameters parameters, Tokens tokens, std::size_t row,
-                                                      const StepHooks& hooks) {
+Result<std::span<const float>> SlicedModel::logits(Parameters parameters, Tokens tokens,
+                                                   const StepHooks& hooks) {
   TRY(copy_parameters(parameters, hooks));
-  StepHooks own;
-  own.length = hooks.length;
+  const StepHooks own;
   std::span<const float> first;
   TRY(together([&](Slice& slice) -> Result<void> {
-    const auto found = TRY(slice.model->logits_of(slice.readable, tokens, row, own));
+    const auto found = TRY(slice.model->logits(slice.readable, tokens, own));
     if (slice.group->index() == 0) first = found;
     return {};
   }));
@@ -112,7 +132,7 @@ Result<void> SlicedModel::copy_parameters(Parameters parameters, const StepHooks
     if (hooks.before_use) TRY(hooks.before_use(p));
     const auto* whole = reinterpret_cast<const float*>(parameters[p]);
     for (Slice& slice : slices_) {
-      const auto layout = slice.model->shared().layout(p, slice.group->index());
+      const auto layout = shared_->layout(p, slice.group->index());
       copy_to_part(layout, whole, slice.parameters[p].data());
     }
   }
@@ -125,12 +145,11 @@ Result<void> SlicedModel::give_gradients(Gradients gradients, const StepHooks& h
   for (std::size_t p = gradients.size(); p-- > 0;) {
     if (hooks.before_use) TRY(hooks.before_use(p));
     whole.assign(table().specs[p].elements(), 0.0F);
-    const bool is_summed = slices_.front().model->shared().at(p).also_sum;
+    const bool is_summed = shared_->at(p).also_sum;
     if (is_summed) whole = TRY(next_sum(p));
     for (Slice& slice : slices_) {
       if (is_summed) break;
-      copy_from_part(slice.model->shared().layout(p, slice.group->index()), slice.gradients[p].data(),
-                     whole.data());
+      copy_from_part(shared_->layout(p, slice.group->index()), slice.gradients[p].data(), whole.data());
       std::fill(slice.gradients[p].begin(), slice.gradients[p].end(), 0.0F);
     }
     for (std::size_t i = 0; i < whole.size(); ++i) gradients[p][i] += whole[i];

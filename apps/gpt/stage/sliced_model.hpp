@@ -2,11 +2,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "apps/gpt/model/share.hpp"
 #include "apps/gpt/stage/group_relay.hpp"
 #include "apps/gpt/stage/slice_group.hpp"
-#include "apps/gpt/stage/tensor_model.hpp"
+#include "apps/gpt/stage/trainable_model.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -19,16 +21,16 @@ namespace troupe::apps::gpt {
 /// ranks sum theirs: for each slice the lanes, then the pieces of sequences, and then the slices. So it is
 /// added in the step's last lane, and among ranks that share sequences on the first one; elsewhere it is
 /// zero.
-class SlicedModel final : public RowModel {
+class SlicedModel final : public TrainableModel {
  public:
-  /// share.index is ignored. A step has this many lanes, and all of them are the model's. If `context`, which
-  /// must outlive the model, shares the sequences, `shape` is as Model::create() takes it.
+  /// share.index is ignored. A step has this many lanes, and all of them are the model's. `context`, which
+  /// must outlive the model, may share the sequences, whose whole text passes are given.
   static core::Result<std::unique_ptr<SlicedModel>> create(const ModelConfig& config, BatchShape shape,
                                                            Keep keep, const TensorShare& share, int lanes,
                                                            TensorGroup<float>* context = nullptr);
 
   const ModelConfig& config() const override { return slices_.front().model->config(); }
-  const ParameterTable& table() const override { return slices_.front().model->shared().whole(); }
+  const ParameterTable& table() const override { return shared_->whole(); }
   BatchShape shape() const override { return slices_.front().model->shape(); }
   core::DType dtype() const override { return core::DType::f32; }
   std::size_t activation_bytes() const override;
@@ -40,18 +42,13 @@ class SlicedModel final : public RowModel {
   core::Result<std::vector<double>> take_losses() override;
   ExpertTally take_expert_tally() override;
   core::Result<std::span<const float>> logits(Parameters parameters, Tokens tokens,
-                                              const StepHooks& hooks) override {
-    return logits_of(parameters, tokens, tokens.size() - 1, hooks);
-  }
-  core::Result<std::span<const float>> logits_of(Parameters parameters, Tokens tokens, std::size_t row,
-                                                 const StepHooks& hooks) override;
-  std::span<const ExpertRoutes> routes() const override { return slices_.front().model->routes(); }
+                                              const StepHooks& hooks) override;
 
  private:
   /// A member with its parameters, and the gradients of the lane so far.
   struct Slice {
     std::unique_ptr<SliceGroup<float>> group;
-    std::unique_ptr<TensorModel> model;
+    std::unique_ptr<TrainableModel> model;
     std::vector<std::vector<float>> parameters, gradients;
     /// By parameter, for those that are also summed: the gradients of each lane of the step so far.
     std::vector<std::vector<std::vector<float>>> lanes;
@@ -71,6 +68,7 @@ class SlicedModel final : public RowModel {
   TensorGroup<float>* context_ = nullptr;      ///< null if sequences are whole
   std::unique_ptr<GroupRelay<float>> across_;  ///< as above
   std::size_t step_lanes_ = 1;
+  std::optional<SharedTable> shared_;
   std::vector<Slice> slices_;
 };
 

@@ -1,5 +1,6 @@
 #include "apps/gpt/stage/uncut_model.hpp"
 
+#include <numeric>
 #include <utility>
 
 #include "core/errors.hpp"
@@ -19,7 +20,8 @@ UncutModel::UncutModel(const ModelConfig& config, BatchShape shape, std::unique_
 Result<void> UncutModel::forward_backward(Parameters parameters, Gradients gradients, Tokens tokens,
                                           Tokens targets, const StepHooks& hooks) {
   TRY(forward_loss(parameters, tokens, targets, hooks));
-  is_trained_.back() = true;
+  played_.back().is_trained = true;
+  for (const ExpertRoutes& layer : stage_->routes(0, 0)) played_.back().routes.push_back(layer.loss);
   add_pass(tally_, stage_->routes(0, 0));
   if (hooks.begin_backward) TRY(hooks.begin_backward());
   return stage_->backward(0, 0, {parameters, gradients, hooks}, {tokens, targets});
@@ -30,15 +32,24 @@ Result<void> UncutModel::forward_loss(Parameters parameters, Tokens tokens, Toke
   const StagePass pass{parameters, {}, hooks};
   TRY(stage_->forward(0, {}, pass, {tokens, targets}));
   TRY(stage_->loss(0, 0, pass, {tokens, targets}));
-  is_trained_.push_back(false);
+  played_.emplace_back();
   return {};
 }
 
 Result<std::vector<double>> UncutModel::take_losses() {
   std::vector<double> losses;
-  for (const StageLoss& loss : TRY(stage_->take_losses(is_trained_.size())))
-    losses.push_back(is_trained_[losses.size()] ? loss.total() : loss.words);
-  is_trained_.clear();
+  for (const StageLoss& loss : TRY(stage_->take_losses(played_.size()))) {
+    const Played& pass = played_[losses.size()];
+    double total = loss.words;
+    if (pass.is_trained && !loss.routes.empty()) {
+      total = loss.total();
+    } else if (pass.is_trained && config_.experts.count > 0) {
+      // As a pipeline reports it (RouteLosses::total()).
+      total = static_cast<float>(std::accumulate(pass.routes.begin(), pass.routes.end(), total));
+    }
+    losses.push_back(total);
+  }
+  played_.clear();
   return losses;
 }
 

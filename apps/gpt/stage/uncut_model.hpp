@@ -12,8 +12,9 @@
 
 namespace troupe::apps::gpt {
 
-/// A whole model: the stage of a pipeline of one. If ranks share each sequence (ContextStage), losses are the
-/// contribution of this rank's rows.
+/// A whole model: the stage of a pipeline of one. If a group shares its layers, all members make every call
+/// with the same tokens, and parameters and gradients are those of this rank's share. If ranks share each
+/// sequence (ContextStage), losses are the contribution of this rank's rows.
 class UncutModel final : public TrainableModel {
  public:
   /// `stage` has all layers (uncut()), one slot, and microbatches of `shape`; its memory takes
@@ -41,7 +42,12 @@ class UncutModel final : public TrainableModel {
   BatchShape shape_;
   std::unique_ptr<TrainableStage> stage_;
   std::size_t activation_bytes_;
-  std::vector<bool> is_trained_;  ///< of losses not taken yet: an evaluation's is only that of the words
+  /// A pass whose loss is not taken yet. An evaluation's loss is only that of the words.
+  struct Played {
+    bool is_trained = false;
+    std::vector<double> routes{};  ///< the balance losses, by layer
+  };
+  std::vector<Played> played_;
   ExpertTally tally_;
 };
 

@@ -13,8 +13,10 @@
 #include "apps/gpt/model/expert_tally.hpp"
 #include "apps/gpt/model/sequences.hpp"
 #include "apps/gpt/model/share.hpp"
-#include "apps/gpt/stage/context_model.hpp"
+#include "apps/gpt/stage/context_stage.hpp"
+#include "apps/gpt/stage/host_stage.hpp"
 #include "apps/gpt/stage/model.hpp"
+#include "apps/gpt/stage/uncut_model.hpp"
 #include "core/random.hpp"
 #include "tests/apps_gpt/gradient_check.hpp"
 #include "tests/apps_gpt/tensor/members.hpp"
@@ -259,11 +261,22 @@ INSTANTIATE_TEST_SUITE_P(Meshes, ContextOfExperts,
                                                           Members{4, 2, true})),
                          name_of_members);
 
+/// The model of one of two members that share the sequences.
+UncutModel member_model(const ModelConfig& config, TensorGroup<float>& group) {
+  const StageShape part{.batch = {2, 8}, .context_parallel = 2};
+  const auto sum = [&group](std::span<float> values) { return group.sum(values); };
+  return {config, kWholeBatch,
+          std::make_unique<ContextStage>(
+              kWholeBatch, 1, member_of(&group), sum,
+              create_host_stage(config, uncut(config), part, {nullptr, &group}).value()),
+          0};
+}
+
 /// The losses of routers are of all rows, whichever of them are learned.
-TEST(ContextModel, AddsUpToTheStepOfOneRankWhicheverMemberHasTheLearnedRows) {
+TEST(ContextStage, AddsUpToTheStepOfOneRankWhicheverMemberHasTheLearnedRows) {
   const auto config = config_with({.count = 4, .choices = 2, .feed_forward = 6, .balance = 2, .z_loss = 0.5});
-  HostModel whole(Model::create(config, kWholeBatch).value());
-  auto values = initial_parameters(whole.table().specs, 3);
+  const auto whole = create_host_model(config, kWholeBatch).value();
+  auto values = initial_parameters(whole->table().specs, 3);
   for (auto& tensor : values.tensors) {
     for (float& value : tensor) value *= 10;
   }
@@ -274,14 +287,12 @@ TEST(ContextModel, AddsUpToTheStepOfOneRankWhicheverMemberHasTheLearnedRows) {
   for (std::size_t row = 1; row < targets.size(); ++row) {
     if (row % 16 < 4 || row % 16 >= 12) targets[row] = kNoTarget;
   }
-  Tensors<float> expected(whole.table().specs);
-  ASSERT_TRUE(whole.forward_backward(parameters, expected.pointers(), tokens, targets, {.loss_scale = 2}));
-  const double loss = whole.take_losses().value().front();
+  Tensors<float> expected(whole->table().specs);
+  ASSERT_TRUE(whole->forward_backward(parameters, expected.pointers(), tokens, targets, {.loss_scale = 2}));
+  const double loss = whole->take_losses().value().front();
 
   play_members<float>(2, [&](TensorGroup<float>& group) {
-    ContextModel member(kWholeBatch, group,
-                        std::make_unique<HostModel>(
-                            Model::create(config, {2, 8}, Keep::activations, {.context = &group}).value()));
+    UncutModel member = member_model(config, group);
     Tensors<float> gradients(member.table().specs);
     EXPECT_TRUE(
         member.forward_backward(parameters, gradients.pointers(), tokens, targets, {.loss_scale = 2}));
@@ -302,10 +313,10 @@ TEST(ContextModel, AddsUpToTheStepOfOneRankWhicheverMemberHasTheLearnedRows) {
 
 /// A sequence that is shorter than the context is filled up to be cut, and what it is filled with must not
 /// take the room of its tokens.
-TEST(ContextModel, AnswersAsOneRankWhereTokensAreDropped) {
+TEST(ContextStage, AnswersAsOneRankWhereTokensAreDropped) {
   auto config = config_with({.count = 3, .choices = 2, .feed_forward = 6, .capacity_factor = 0.6});
-  HostModel whole(Model::create(config, kWholeBatch).value());
-  auto values = initial_parameters(whole.table().specs, 3);
+  const auto whole = create_host_model(config, kWholeBatch).value();
+  auto values = initial_parameters(whole->table().specs, 3);
   std::vector<const std::byte*> parameters;
   for (auto& tensor : values.tensors) {
     for (float& value : tensor) value *= 20;  // so that experts matter
@@ -314,15 +325,13 @@ TEST(ContextModel, AnswersAsOneRankWhereTokensAreDropped) {
   const auto tokens = some_tokens(5);
   for (const std::size_t length : {1, 3, 6, 11, 16}) {
     const auto text = std::span(tokens).first(length);
-    const auto found = whole.logits(parameters, text, {}).value();
+    const auto found = whole->logits(parameters, text, {}).value();
     const std::vector<float> expected(found.begin(), found.end());
     float largest = 0;
     for (const float logit : expected) largest = std::max(largest, std::abs(logit));
 
     play_members<float>(2, [&](TensorGroup<float>& group) {
-      ContextModel member(kWholeBatch, group,
-                          std::make_unique<HostModel>(
-                              Model::create(config, {2, 8}, Keep::activations, {.context = &group}).value()));
+      UncutModel member = member_model(config, group);
       const auto logits = member.logits(parameters, text, {}).value();
       for (std::size_t v = 0; v < expected.size(); ++v)
         ASSERT_NEAR(logits[v], expected[v], 1e-5F * largest) << length << " tokens";

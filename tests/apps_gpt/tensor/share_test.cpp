@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "apps/gpt/rank/tensor_rank.hpp"
-#include "apps/gpt/stage/tensor_model.hpp"
+#include "apps/gpt/stage/host_stage.hpp"
+#include "apps/gpt/stage/shared_model.hpp"
 #include "tests/apps_gpt/tensor/members.hpp"
 
 namespace troupe::apps::gpt {
@@ -166,8 +167,9 @@ TEST(TensorRank, TakesAsMuchForItsActivationsAsIsSaidBefore) {
     for (const bool sequence : {false, true}) {
       for (const Keep keep : {Keep::activations, Keep::inputs}) {
         const TensorShare share{size, 1, sequence};
-        const auto model = TensorModel::create(config, {3, 5}, keep, share, group).value();
-        EXPECT_EQ(TensorModel::bytes(config, {3, 5}, keep, share), model->activation_bytes());
+        const auto model = create_host_model(config, {3, 5}, keep, share, &group).value();
+        EXPECT_EQ(shared_model_bytes({config, {3, 5}, {.keep = keep}, share}, gpu::DeviceKind::host),
+                  model->activation_bytes());
       }
     }
   }
@@ -179,7 +181,7 @@ TEST(TensorRank, WithSequenceParallelismKeepsLessOfTheResidualStream) {
   SliceGroup<float>::Room room(4);
   SliceGroup<float> group(room, 0);
   const auto bytes = [&](bool sequence) {
-    return TensorModel::create(config, {4, 6}, Keep::activations, {4, 0, sequence}, group)
+    return create_host_model(config, {4, 6}, Keep::activations, {4, 0, sequence}, &group)
         .value()
         ->activation_bytes();
   };

@@ -1,4 +1,4 @@
-#include "apps/gpt/stage/tensor_model.hpp"
+#include "apps/gpt/stage/host_stage.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,12 +13,12 @@ namespace {
 
 /// A member's parameters and gradients, and how often it was told of each.
 struct MemberOfModel {
-  explicit MemberOfModel(const TensorModel& model) {
+  MemberOfModel(const TrainableModel& model, const SharedTable& shared) {
     const RandomValues initial(3);
     for (std::size_t p = 0; p < model.table().specs.size(); ++p) {
       values.emplace_back(model.table().specs[p].elements());
       const auto count = static_cast<std::int64_t>(values.back().size());
-      EXPECT_TRUE(read_part(initial, model.shared(), p, {0, count}, values.back()));
+      EXPECT_TRUE(read_part(initial, shared, p, {0, count}, values.back()));
       gradients.emplace_back(values.back().size());
     }
     for (auto& one : values) readable.push_back(reinterpret_cast<const std::byte*>(one.data()));
@@ -40,9 +40,9 @@ TEST(TensorModel, AddsEachMicrobatchToGradientsOnceAlsoToThoseThatAreSummedLater
   config.query_key_norm = true;
   const std::vector<std::int32_t> tokens = {1, 5, 7, 0}, targets = {5, 7, 0, 2};
   play_members<float>(2, [&](TensorGroup<float>& group) {
-    const auto model =
-        TensorModel::create(config, {1, 4}, Keep::activations, {2, group.index(), true}, group).value();
-    MemberOfModel member(*model);
+    const TensorShare share{2, group.index(), true};
+    const auto model = create_host_model(config, {1, 4}, Keep::activations, share, &group).value();
+    MemberOfModel member(*model, SharedTable(config, share));
     const auto pass = [&](bool last) {
       StepHooks hooks;
       hooks.last_microbatch = last;
