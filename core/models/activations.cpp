@@ -102,7 +102,6 @@ Elements in_flight(const TransformerConfig& config, const MicrobatchShape& shape
   scratch.stream = config.hidden_size;
   scratch.narrow = config.hidden_size + w.query + w.key + w.value + w.output + w.latents +
                    feed_forward_elements(config, shape, has_experts);
-  if (config.qk_layernorm) scratch.narrow += w.query;
   if (!shape.keep_probabilities) scratch.wide = config.num_attention_heads / shape.tensor_parallel;
   if (!shape.sequence_parallel) return scratch;
   scratch.stream += config.hidden_size;
@@ -167,8 +166,9 @@ ActivationBytes activation_bytes(const ModelConfig& model, const MicrobatchShape
     if (bytes.layers + bytes.head > slot.layers + slot.head) slot = bytes;
   }
   const auto rows = Elements{.stream = model.transformer.hidden_size}.bytes(shape);
+  // Each microbatch has its own gradient by its rows, so layers share none.
   const auto more =
-      most(rows, stage.activations + std::max<std::int64_t>(stage.inputs - stage.activations, 0));
+      most(rows, stage.activations + std::max<std::int64_t>(stage.inputs - stage.activations, 0) - 1);
   return {.layers = most(slot.layers, stage.activations),
           .head = most(slot.head, stage.activations),
           .transient = transient + more};
