@@ -68,7 +68,9 @@ Keepsake* ProcessRank::kept() {
 }
 
 core::Result<void> ProcessRank::form_anew(const core::Error& why) {
-  constexpr std::chrono::seconds kPatience{2};
+  // A large process that was killed is gone for the launcher up to seconds after its connections were closed,
+  // where processors are busy. A launcher that gives up says so at once.
+  constexpr std::chrono::seconds kPatience{10};
   // A launcher that closes no connection is lost to the others only after a while.
   constexpr std::chrono::seconds kPatienceOverNodes{20};
   constexpr std::chrono::seconds kPatienceWhereAsked{30};
