@@ -29,7 +29,7 @@ endfunction()
 
 # troupe_join(TARGET [APART regex] [ALONE regex]): with TROUPE_JOIN_SOURCES a target's sources are compiled together, as
 # many at a time as make TROUPE_JOINED_BYTES. What they include, and templates that they share, are then compiled once
-# (docs/benchmarks.md says what that saves). Sources that have the same name in their anonymous namespaces are never
+# (docs/longer-benchmarks.md says what that saves). Sources that have the same name in their anonymous namespaces are never
 # joined: at worst one would silently call the other's overload. Those with options of their own are joined with those
 # that have the same options; those that APART matches, because the compiler minds the others' names, with one another;
 # those that ALONE matches with none. The joined files name their parts from the root of the tree, so that a compiler's

@@ -51,7 +51,7 @@ function(troupe_position_independent name)
 endfunction()
 
 # troupe_decides(TARGET [BULK regex]): what decides, plans or tells, and so spends its time in other libraries or waits,
-# is compiled with -O1 in a release: a quarter less to compile (docs/benchmarks.md says what it costs when it runs). Those
+# is compiled with -O1 in a release: a quarter less to compile (docs/longer-benchmarks.md says what it costs). Those
 # that BULK matches go over every byte or element of something large. Comes before troupe_join.
 function(troupe_decides target)
   cmake_parse_arguments(ARG "" "BULK" "" ${ARGN})
