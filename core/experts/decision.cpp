@@ -67,15 +67,14 @@ Result<void> decide_together(const RouterRows<T>& own, std::span<const T> logits
 
 template <class T>
 void decision_backward(const RouterRule& rule, std::span<const T> logits, const RouterDecision& decision,
-                       const RouterShare& share, double scale, std::span<const T> d_weights,
+                       std::size_t members, double scale, std::span<const T> d_weights,
                        std::span<T> d_logits) {
   std::fill(d_logits.begin(), d_logits.end(), T{0});
   route_backward<T>(rule.router, logits, decision.experts, d_weights, d_logits);
-  if (!share.adds_losses) return;
   if (rule.balance > 0)
     balance_backward<T>(rule.router, logits, decision.load, rule.balance * scale, d_logits);
   // Its mean is over the rows of all.
-  const double part = scale / static_cast<double>(share.members);
+  const double part = scale / static_cast<double>(members);
   if (rule.z_loss > 0) z_loss_backward<T>(rule.router.experts, logits, rule.z_loss * part, d_logits);
 }
 
@@ -86,9 +85,8 @@ template Result<void> decide_together<float>(const RouterRows<float>&, std::span
 template Result<void> decide_together<double>(const RouterRows<double>&, std::span<const double>,
                                               const MembersRows&, double, RouterDecision&);
 template void decision_backward<float>(const RouterRule&, std::span<const float>, const RouterDecision&,
-                                       const RouterShare&, double, std::span<const float>, std::span<float>);
+                                       std::size_t, double, std::span<const float>, std::span<float>);
 template void decision_backward<double>(const RouterRule&, std::span<const double>, const RouterDecision&,
-                                        const RouterShare&, double, std::span<const double>,
-                                        std::span<double>);
+                                        std::size_t, double, std::span<const double>, std::span<double>);
 
 }  // namespace troupe::core

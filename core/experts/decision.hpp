@@ -58,16 +58,11 @@ template <class T>
 Result<void> decide_together(const RouterRows<T>& rows, std::span<const T> logits, const MembersRows& members,
                              double router_factor, RouterDecision& decision);
 
-/// What the ranks that compute with the same router share.
-struct RouterShare {
-  bool adds_losses = true;  ///< of those that share the layer, whose gradients are summed, one does
-  std::size_t members = 1;  ///< that share each sequence
-};
 /// Overwrites d_logits (N, E): the gradients through the weights, from those by them (N, K), and those of the
-/// router's losses times `scale`.
+/// router's losses times `scale`. So many members share each sequence.
 template <class T>
 void decision_backward(const RouterRule& rule, std::span<const T> logits, const RouterDecision& decision,
-                       const RouterShare& share, double scale, std::span<const T> d_weights,
+                       std::size_t members, double scale, std::span<const T> d_weights,
                        std::span<T> d_logits);
 
 }  // namespace troupe::core

@@ -45,8 +45,7 @@ class CudaTensorParallel : public testing::TestWithParam<SharedCase> {
 INSTANTIATE_TEST_SUITE_P(All, CudaTensorParallel, testing::ValuesIn(kSharedCases),
                          testing::PrintToStringParamName());
 
-/// Parts of gradients put together again, and those of parameters that all members keep whole as they are,
-/// or as the sum over the members where it is to be summed.
+/// Parts of gradients put together again, and those of parameters that all members keep whole as they are.
 class GradientsOfMembers {
  public:
   explicit GradientsOfMembers(std::size_t members) : parts_(members) {}
@@ -57,11 +56,9 @@ class GradientsOfMembers {
 
   std::vector<float> whole(const SharedTable& table, std::size_t parameter) const {
     std::vector<float> whole(table.whole().specs[parameter].elements());
-    const bool is_summed = table.at(parameter).also_sum;
     for (std::size_t member = 0; member < parts_.size(); ++member) {
       const auto& part = parts_[member][parameter];
-      if (!is_summed) copy_from_part(table.layout(parameter, member), part.data(), whole.data());
-      for (std::size_t e = 0; is_summed && e < whole.size(); ++e) whole[e] += part[e];
+      copy_from_part(table.layout(parameter, member), part.data(), whole.data());
     }
     return whole;
   }

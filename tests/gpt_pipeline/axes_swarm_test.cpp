@@ -37,7 +37,7 @@ bool has_to_wait(Strategy strategy, int chunks) {
 
 void add(std::vector<Cut>& all, Cut axes, int data_parallel) {
   axes.ranks = axes.tensor * axes.stages * axes.context * data_parallel;
-  axes.sequence = axes.tensor > 1 || axes.slices > 1;
+  axes.sequence = axes.tensor > 1;
   const bool has_copies = axes.strategy == Strategy::hsdp || axes.strategy == Strategy::hfsdp;
   const int copies = has_copies ? 2 : 1;
   const int etp = axes.expert_tensor > 0 ? axes.expert_tensor : axes.tensor;
@@ -57,7 +57,8 @@ std::vector<Cut> meshes_with_experts() {
         if (data_parallel % experts_over != 0) continue;
         Cut axes;
         axes.experts = true;
-        axes.tensor = 2;
+        axes.slices = 2;
+        axes.tensor = data_parallel < 4 ? 2 : 1;
         axes.strategy = strategy;
         axes.expert_parallel = experts_over;
         add(all, axes, data_parallel);
@@ -90,8 +91,7 @@ std::vector<Cut> meshes_with_context(bool experts) {
         axes.context = 2;
         axes.strategy = strategy;
         axes.slices = 2;
-        if (data_parallel == 1 && experts_over == 1) add(all, axes, data_parallel);
-        axes.slices = 1;
+        add(all, axes, data_parallel);
         axes.tensor = 2;
         add(all, axes, data_parallel);
         if (data_parallel == 4) continue;
@@ -187,14 +187,12 @@ std::vector<Family> families() {
   Cut experts;
   experts.experts = true;
   experts.slices = 2;
-  experts.sequence = true;
   // A sequence takes as many ranks as it has parts.
   Cut context;
   context.tied = false;
   context.context = 2;
   context.ranks = 2;
   context.slices = 2;
-  context.sequence = true;
   Cut parts;
   parts.experts = true;
   parts.ranks = parts.expert_tensor = 2;

@@ -30,8 +30,7 @@ inline Cut without_stages(const Cut& cut) {
   return {.ranks = cut.context,
           .tied = cut.tied,
           .strategy = core::Strategy::ddp,
-          .sequence = cut.sequence,
-          .slices = cut.tensor,
+          .slices = cut.all_slices(),
           .experts = cut.experts,
           .capacity = cut.capacity,
           .context = cut.context};

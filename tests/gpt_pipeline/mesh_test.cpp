@@ -1,5 +1,5 @@
 #include <map>
-#include <tuple>
+#include <utility>
 
 #include "apps/gpt/rank/pipeline_plan.hpp"
 #include "apps/gpt/stage/host_stage.hpp"
@@ -54,11 +54,11 @@ void expect_close(const Trained& found, const Trained& whole, const std::string&
 }
 
 /// One rank, which computes in two slices or, of whole layers, in one.
-const Trained& alone(bool tied, bool sequence, int slices, const Corpus& corpus) {
-  static std::map<std::tuple<bool, bool, int>, Trained> known;
-  auto& found = known[{tied, sequence, slices}];
+const Trained& alone(bool tied, int slices, const Corpus& corpus) {
+  static std::map<std::pair<bool, int>, Trained> known;
+  auto& found = known[{tied, slices}];
   if (found.losses.empty())
-    found = run({.tied = tied, .strategy = Strategy::ddp, .sequence = sequence, .slices = slices}, corpus)[0];
+    found = run({.tied = tied, .strategy = Strategy::ddp, .slices = slices}, corpus)[0];
   return found;
 }
 
@@ -89,15 +89,15 @@ class MeshBits : public testing::TestWithParam<Cut> {};
 // Covers finish-8.
 TEST_P(MeshBits, AreThoseOfFixedSlicesAndLossesThoseOfWholeLayers) {
   const TrainingText text;
-  const auto& [tied, sequence] = std::pair{GetParam().tied, GetParam().sequence};
+  const bool tied = GetParam().tied;
 
-  const auto& slices = alone(tied, sequence, 2, text.corpus());
+  const auto& slices = alone(tied, 2, text.corpus());
   const auto ranks = run(GetParam(), text.corpus());
 
   ASSERT_EQ(slices.losses.size(), 20U);
   ASSERT_LT(slices.losses.back(), slices.losses.front());
   expect_bits(ranks, slices, GetParam().name());
-  expect_close(ranks[0], alone(tied, false, 1, text.corpus()), GetParam().name());
+  expect_close(ranks[0], alone(tied, 1, text.corpus()), GetParam().name());
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuts, MeshBits, testing::ValuesIn(cuts()), testing::PrintToStringParamName());
@@ -112,7 +112,7 @@ std::vector<Cut> one_of_each(bool tied, bool sequence) {
 
 void expect_bits_of_slices(const Cut& cut, const Change& change) {
   const TrainingText text;
-  const Cut slices{.tied = cut.tied, .sequence = cut.sequence, .slices = 2};
+  const Cut slices{.tied = cut.tied, .slices = 2};
   const auto expected = run(slices, text.corpus(), 3, change)[0];
   expect_bits(run(cut, text.corpus(), 3, change), expected, cut.name());
 }
@@ -164,7 +164,7 @@ TEST(Mesh, EvaluatesAnswersAndIsExportedAsOneRankInSlices) {
   tests::ScratchFolder folder;
   for (const bool tied : {true, false}) {
     for (const bool sequence : {false, true}) {
-      const Cut slices{.tied = tied, .sequence = sequence, .slices = 2};
+      const Cut slices{.tied = tied, .slices = 2};
       const auto expected = ask(slices, mesh_options(slices), text.corpus(), folder.path("alone"))[0];
       ASSERT_FALSE(expected.exported.empty());
       for (auto cut : one_of_each(tied, sequence)) {
@@ -196,16 +196,15 @@ TEST(Mesh, TellsWhatItSendsAlongEachAxis) {
     TRY(trainer->session().leave());
     EXPECT_EQ(steps[0], steps[1]) << "an evaluation is in no step";
     if (rank.rank().value != 0) return Trained{};
-    constexpr std::int64_t kRows = 32 * 16 * 4, kMicrobatches = 4, kLayers = 2, kNormBytes = 256 * 4;
+    constexpr std::int64_t kRows = 32 * 16 * 4, kMicrobatches = 4, kLayers = 2, kNorm = 4 * 4;
     // A sum of two members is an exchange of halves and a gather of them: of a layer's two products and of
-    // their two gradients, and of the embedding. And once per step the program gathers, and adds, the
-    // gradients of the norms of heads: of each layer two of 4 elements, in a bucket padded to 256.
-    const std::int64_t sums = 4 * kLayers + 1;
+    // their two gradients, and of the embedding; and of the gradients of the norms of queries and keys.
+    const std::int64_t sums = 4 * kLayers + 1, norms = 2 * kLayers;
     EXPECT_EQ(steps[0].size(), 4U);
     for (const auto& [axis, sent] : steps[0]) {
       if (axis == "tensor") {
-        EXPECT_EQ(sent.launches, kMicrobatches * 2 * sums + 1);
-        EXPECT_EQ(sent.bytes, kMicrobatches * sums * kRows + kNormBytes);
+        EXPECT_EQ(sent.launches, kMicrobatches * 2 * (sums + norms));
+        EXPECT_EQ(sent.bytes, kMicrobatches * (sums * kRows + norms * kNorm));
       } else if (axis == "pipeline") {
         EXPECT_EQ(sent.launches, 2 * kMicrobatches) << "activations go, and gradients come";
         EXPECT_EQ(sent.bytes, kMicrobatches * kRows);
@@ -247,7 +246,7 @@ TEST(MeshCheckpoint, GoesOnOnAnyOtherCutAndBack) {
   const TrainingText text;
   const Corpus& corpus = text.corpus();
   for (const bool tied : {true, false}) {
-    const Cut slices{.tied = tied, .sequence = true, .slices = 2};
+    const Cut slices{.tied = tied, .slices = 2};
     const Cut mesh{8, 2, ScheduleKind::one_f_one_b, 1, tied, Strategy::zero1, 2, true};
     const Cut chunks{4, 2, ScheduleKind::interleaved, 2, tied, Strategy::ddp, 2, true};
     const Cut whole{.tied = tied};
@@ -266,7 +265,7 @@ TEST(MeshCheckpoint, GoesOnOnAnyOtherCutAndBack) {
                                    {mesh, stages},
                                    {stages, mesh}}) {
       const auto name = from.name() + " to " + to.name();
-      const auto halves = [](const Cut& cut) { return std::max(cut.tensor, cut.slices) == 2; };
+      const auto halves = [](const Cut& cut) { return cut.all_slices() == 2; };
       actors::SimulatedStorage disk({});
 
       run(from, corpus, 3, {}, &disk);
@@ -288,7 +287,7 @@ TEST(MeshCheckpoint, GoesOnOnAnyOtherCutAndBack) {
 TEST(MeshSwarm, EndsWithTheBitsOfFixedSlicesWhateverFailsOnTheWay) {
   constexpr int kUntil = 4;
   const TrainingText text;
-  const Cut slices{.sequence = true, .slices = 2};
+  const Cut slices{.slices = 2};
   const std::vector<Cut> meshes = {slices,
                                    {4, 2, ScheduleKind::one_f_one_b, 1, true, Strategy::zero1, 2, true},
                                    {8, 2, ScheduleKind::zero_bubble, 1, true, Strategy::ddp, 2, true},

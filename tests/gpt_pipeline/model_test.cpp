@@ -176,9 +176,6 @@ TEST(PipelineModel, RefusesWhatCannotBeCut) {
   EXPECT_EQ(refusal({6, 2}, [](auto& options) { options.session.training.context_parallel = 2; }),
             "expected pipelines of 2 times 2 ranks, but the job has 6; choose --pipeline-parallel, "
             "--tensor-parallel and --context-parallel whose product divides them");
-  EXPECT_EQ(refusal({4, 2}, [](auto& options) { options.tensor.slices = 2; }),
-            "stages are not computed in slices, found --tensor-slices 2; leave it out, or "
-            "--pipeline-parallel");
   EXPECT_EQ(refusal({2, 2, ScheduleKind::zero_bubble},
                     [](auto& options) { options.arithmetic.keep = Keep::inputs; }),
             "the weights' half of a backward reads activations that --recompute does not keep; leave out "

@@ -31,7 +31,7 @@ struct Cut {
   core::Strategy strategy = core::Strategy::zero1;
   int tensor = 1;         ///< ranks that share each layer
   bool sequence = false;  ///< and its rows
-  int slices = 1;         ///< in which one rank computes, as so many of those do
+  int slices = 0;         ///< of each layer; 0: as many as ranks share it
   int copies = 1;         ///< of a sharded optimizer, of strategies of two axes
   bool experts = false;   ///< in all layers but the first
   bool capacity = false;  ///< which drops what is too much for an expert
@@ -39,11 +39,15 @@ struct Cut {
   int context = 1;        ///< ranks that share each sequence
   int expert_tensor = 0;  ///< ranks that each expert is cut over; 0: as layers
 
+  int all_slices() const { return slices == 0 ? tensor : slices; }
   std::string name() const {
-    const auto parts = fmt::format("{}parts{}", std::max(tensor, slices), sequence ? "byrows" : "");
+    const auto parts = fmt::format("{}parts{}{}", tensor, sequence ? "byrows" : "",
+                                   slices > 0 ? fmt::format("of{}", slices) : "");
     return fmt::format("{}{}x{}on{}{}{}{}{}{}{}{}", core::name_of(schedule), stages, chunks, ranks,
-                       tied ? "tied" : "untied", core::name_of(strategy),
-                       tensor > 1 || slices > 1 ? parts : "", capacity ? "capacity" : "",
+                       tied ? "tied" : "untied", core::name_of(strategy), all_slices() > 1 ? parts : "",
+                       capacity  ? "capacity"
+                       : experts ? "experts"
+                                 : "",
                        expert_parallel > 1 ? fmt::format("ep{}", expert_parallel) : "",
                        context > 1 ? fmt::format("cp{}", context) : "",
                        expert_tensor > 0 ? fmt::format("etp{}", expert_tensor) : "");

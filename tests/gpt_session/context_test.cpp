@@ -101,7 +101,7 @@ TEST_F(ContextOnGpus, RefusesSlices) {
     return messages;
   };
 
-  EXPECT_NE(refusal([](auto& options) { options.tensor.slices = 2; }).find("in slices on the host"),
+  EXPECT_NE(refusal([](auto& options) { options.tensor.slices = 2; }).find("one slice of each layer"),
             std::string::npos);
 }
 

@@ -113,7 +113,7 @@ TEST_F(TensorOnGpus, RefusesWhatItDoesNotCut) {
   };
 
   EXPECT_NE(
-      refusal({}, [](TrainerOptions& options) { options.tensor.slices = 2; }).find("in slices on the host"),
+      refusal({}, [](TrainerOptions& options) { options.tensor.slices = 2; }).find("one slice of each layer"),
       std::string::npos);
 }
 

@@ -43,12 +43,13 @@ class CudaEngine {
   static constexpr bool kIsDevice = true;
   static constexpr std::size_t kAlign = 256;  // which suits kernels and cuBLAS
 
-  /// For `most` elements of each member, and the vocabulary's sums over `rows`.
-  static Sums carve_sums(Carver& carver, std::size_t members, std::size_t rows, std::size_t most) {
+  /// For `most` elements of each member, the vocabulary's sums over `rows`, and as many `floats`.
+  static Sums carve_sums(Carver& carver, std::size_t members, std::size_t rows, std::size_t most,
+                         std::size_t floats) {
     Sums sums;
     sums.vocabulary = {carver.take<float>(rows), carver.take<float>(2, rows)};
-    const std::size_t bytes =
-        std::max(members * most * sizeof(E), sum_scratch_bytes(members, 2 * rows, core::DType::f32));
+    const std::size_t of_floats = sum_scratch_bytes(members, std::max(2 * rows, floats), core::DType::f32);
+    const std::size_t bytes = std::max(members * most * sizeof(E), of_floats);
     sums.scratch = {carver.take<std::byte>(bytes), bytes};
     return sums;
   }
@@ -82,11 +83,18 @@ class CudaEngine {
   void copy(const E* from, E* to, std::size_t count) const {
     if (count > 0) gpu::copy(elements(from, count).view, elements(to, count).view, stream_);
   }
-  void zero(E* to, std::size_t count) const {
+  template <class V>
+  void zero(V* to, std::size_t count) const {
     if (count > 0) gpu::zero(elements(to, count).view, stream_);
   }
-  void add(const E* from, E* to, std::size_t count) const {
+  template <class V>
+  void add(const V* from, V* to, std::size_t count) const {
     if (count > 0) gpu::accumulate(elements(from, count), elements(to, count), stream_);
+  }
+  /// A GPU computes one slice, that of its rank.
+  template <class V>
+  void add_slices(std::size_t, std::size_t slices, std::size_t, V*) const {
+    CHECK(slices == 1, "only the host computes several slices");
   }
 
   void linear_forward(LinearShape shape, const E* x, const E* weight, E* y,
@@ -173,7 +181,8 @@ class CudaEngine {
     });
   }
 
-  core::Result<void> sum(Group& group, const Sums& sums, E* values, std::size_t count) const {
+  template <class V>
+  core::Result<void> sum(Group& group, const Sums& sums, V* values, std::size_t count) const {
     return group.sum(elements(values, count), sums.scratch);
   }
   template <class V>
@@ -270,10 +279,9 @@ class CudaEngine {
       return cuda::add_shared<E>(rows, width, gate, of_shared, output, stream);
     });
   }
-  void shared_backward(std::size_t rows, std::size_t width, const E* gate, const E* of_shared,
-                       const E* d_output, E* d_shared, E* d_gate) const {
+  void shared_backward(const SharedRows<E>& of, const E* d_output, E* d_shared, E* d_gate) const {
     run("shared expert backward", [&](cudaStream_t stream) {
-      return cuda::shared_backward(rows, width, gate, of_shared, d_output, d_shared, d_gate, stream);
+      return cuda::shared_backward(of.rows, of.width, of.gate, of.output, d_output, d_shared, d_gate, stream);
     });
   }
 

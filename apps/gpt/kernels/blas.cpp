@@ -100,11 +100,11 @@ Blas::Product Blas::forward_product(LinearShape shape, const E* x, const E* weig
           .n = shape.rows,
           .k = shape.in,
           .a = weight,
-          .a_stride = shape.in,
+          .a_stride = shape.weight_row(),
           .b = x,
-          .b_stride = shape.in,
+          .b_stride = shape.x_row(),
           .factors = kType<E>,
-          .c_stride = shape.out};
+          .c_stride = shape.y_row()};
 }
 
 template <class E>
@@ -131,13 +131,13 @@ void Blas::linear_backward_input(LinearShape shape, const E* d_y, const E* weigh
             .n = shape.rows,
             .k = shape.out,
             .a = weight,
-            .a_stride = shape.in,
+            .a_stride = shape.weight_row(),
             .b = d_y,
-            .b_stride = shape.out,
+            .b_stride = shape.y_row(),
             .factors = kType<E>,
             .c = d_x,
             .c_type = kType<E>,
-            .c_stride = shape.in,
+            .c_stride = shape.x_row(),
             .write = write});
 }
 
@@ -149,13 +149,13 @@ void Blas::linear_backward_weight(LinearShape shape, const E* d_y, const E* x, f
             .n = shape.out,
             .k = shape.rows,
             .a = x,
-            .a_stride = shape.in,
+            .a_stride = shape.x_row(),
             .b = d_y,
-            .b_stride = shape.out,
+            .b_stride = shape.y_row(),
             .factors = kType<E>,
             .c = d_weight,
             .c_type = CUDA_R_32F,
-            .c_stride = shape.in,
+            .c_stride = shape.weight_row(),
             .write = Write::accumulate});
 }
 

@@ -59,10 +59,10 @@ void linear_forward(LinearShape shape, const T* x, const T* weight, T* y, Write 
   multiply<T>({.m = shape.rows,
                .n = shape.out,
                .k = shape.in,
-               .a = {x, shape.in},
-               .b = {weight, shape.in, true},
+               .a = {x, shape.x_row()},
+               .b = {weight, shape.weight_row(), true},
                .c = y,
-               .c_stride = shape.out,
+               .c_stride = shape.y_row(),
                .write = write});
 }
 
@@ -71,10 +71,10 @@ void linear_backward_input(LinearShape shape, const T* d_y, const T* weight, T* 
   multiply<T>({.m = shape.rows,
                .n = shape.in,
                .k = shape.out,
-               .a = {d_y, shape.out},
-               .b = {weight, shape.in},
+               .a = {d_y, shape.y_row()},
+               .b = {weight, shape.weight_row()},
                .c = d_x,
-               .c_stride = shape.in,
+               .c_stride = shape.x_row(),
                .write = write});
 }
 
@@ -83,10 +83,10 @@ void linear_backward_weight(LinearShape shape, const T* d_y, const T* x, T* d_we
   multiply<T>({.m = shape.out,
                .n = shape.in,
                .k = shape.rows,
-               .a = {d_y, shape.out, true},
-               .b = {x, shape.in},
+               .a = {d_y, shape.y_row(), true},
+               .b = {x, shape.x_row()},
                .c = d_weight,
-               .c_stride = shape.in,
+               .c_stride = shape.weight_row(),
                .write = Write::accumulate});
 }
 

@@ -30,9 +30,15 @@ struct MatrixProduct {
 template <class T>
 void multiply(const MatrixProduct<T>& product);
 
-/// y[rows, out] = x[rows, in] * weight[out, in]^T
+/// y[rows, out] = x[rows, in] * weight[out, in]^T. Strides are elements from one row to the next; 0: rows
+/// follow each other.
 struct LinearShape {
   std::size_t rows, in, out;
+  std::size_t x_stride = 0, weight_stride = 0, y_stride = 0;
+
+  std::size_t x_row() const { return x_stride == 0 ? in : x_stride; }
+  std::size_t weight_row() const { return weight_stride == 0 ? in : weight_stride; }
+  std::size_t y_row() const { return y_stride == 0 ? out : y_stride; }
 };
 
 template <class T>

@@ -55,7 +55,7 @@ struct BlockActivations {
 template <class E>
 struct GradientScratch {
   E* residual;         // (N, C), of the pass
-  E* normed;           // (N, C)
+  E* normed;           // (N, slices, C), then (N, C)
   E* query;            // (N, H D)
   E* key;              // (N, K D)
   E* value;            // (N, K D)
@@ -109,6 +109,7 @@ core::Result<void> check_keep(const ModelConfig& config, Keep keep);
 struct ActivationExtents {
   std::optional<std::size_t> stream_rows;  ///< of the residual stream and its norms; empty: N
   std::optional<std::size_t> keys;         ///< that a row may see; empty: T
+  std::size_t slices = 1;                  ///< of each layer, that the rank computes
 };
 
 template <class E>
@@ -137,22 +138,23 @@ auto carve_block(Carver& carver, const ModelConfig& config, BatchShape shape,
   const std::size_t Q = config.query_width(), K = config.key_width();
   const std::size_t stream_rows = extents.stream_rows.value_or(N);
   const std::size_t keys = extents.keys.value_or(shape.length);
-  BlockActivations<E> block{
-      .input = carver.take<E>(X::stream_elements(config, stream_rows)),
-      .attention_norm = carve_norm<E>(carver, config, stream_rows),
-      .query_norm = carve_head_norm<E>(carver, config, N, config.heads),
-      .key_norm = carve_head_norm<E>(carver, config, N, config.key_heads()),
-      .query = carver.take<E>(N, Q),
-      .key = carver.take<E>(N, K),
-      .value = carver.take<E>(N, K),
-      .scores = carver.take<SumOf<E>>(N * config.heads, X::kIsDevice ? 1 : keys),
-      .attention = carver.take<E>(N, Q),
-      .middle = carver.take<E>(stream_rows, C),
-      .mlp_norm = carve_norm<E>(carver, config, stream_rows),
-      .gate = is_gated && !has_experts ? carver.take<E>(N, F) : nullptr,
-      .up = has_experts ? nullptr : carver.take<E>(N, F),
-      .hidden = has_experts ? nullptr : carver.take<E>(N, F),
-      .experts = has_experts ? carve_experts<X>(carver, N, C, config.experts) : ExpertActivations<E>{}};
+  BlockActivations<E> block{.input = carver.take<E>(X::stream_elements(config, stream_rows)),
+                            .attention_norm = carve_norm<E>(carver, config, stream_rows),
+                            .query_norm = carve_head_norm<E>(carver, config, N, config.heads),
+                            .key_norm = carve_head_norm<E>(carver, config, N, config.key_heads()),
+                            .query = carver.take<E>(N, Q),
+                            .key = carver.take<E>(N, K),
+                            .value = carver.take<E>(N, K),
+                            .scores = carver.take<SumOf<E>>(N * config.heads, X::kIsDevice ? 1 : keys),
+                            .attention = carver.take<E>(N, Q),
+                            .middle = carver.take<E>(stream_rows, C),
+                            .mlp_norm = carve_norm<E>(carver, config, stream_rows),
+                            .gate = is_gated && !has_experts ? carver.take<E>(N, F) : nullptr,
+                            .up = has_experts ? nullptr : carver.take<E>(N, F),
+                            .hidden = has_experts ? nullptr : carver.take<E>(N, F),
+                            .experts = has_experts
+                                           ? carve_experts<X>(carver, N, C, config.experts, extents.slices)
+                                           : ExpertActivations<E>{}};
   block.experts.layer = layer;
   return block;
 }
@@ -188,21 +190,22 @@ auto carve_gradients(Carver& carver, const ModelConfig& config, BatchShape shape
   const std::size_t N = shape.rows(), C = config.width, F = config.feed_forward;
   const std::size_t keys = extents.keys.value_or(shape.length);
   const std::size_t Q = config.query_width(), K = config.key_width();
-  return GradientScratch<E>{.residual = nullptr,
-                            .normed = carver.take<E>(N, C),
-                            .query = carver.take<E>(N, Q),
-                            .key = carver.take<E>(N, K),
-                            .value = carver.take<E>(N, K),
-                            .attention = carver.take<E>(N, Q),
-                            .scores = X::kIsDevice ? carver.take<SumOf<E>>(N, config.heads)
-                                                   : carver.take<SumOf<E>>(shape.length, keys),
-                            .gate = config.activation == Activation::swiglu ? carver.take<E>(N, F) : nullptr,
-                            .up = carver.take<E>(N, F),
-                            .hidden = carver.take<E>(N, F),
-                            .partials = carver.take<SumOf<E>>(X::partial_sums(config, shape)),
-                            .experts = config.experts.count > 0
-                                           ? carve_expert_scratch<X>(carver, N, C, config.experts)
-                                           : ExpertScratch<E>{}};
+  return GradientScratch<E>{
+      .residual = nullptr,
+      .normed = carver.take<E>(N, extents.slices * C),
+      .query = carver.take<E>(N, Q),
+      .key = carver.take<E>(N, K),
+      .value = carver.take<E>(N, K),
+      .attention = carver.take<E>(N, Q),
+      .scores =
+          X::kIsDevice ? carver.take<SumOf<E>>(N, config.heads) : carver.take<SumOf<E>>(shape.length, keys),
+      .gate = config.activation == Activation::swiglu ? carver.take<E>(N, F) : nullptr,
+      .up = carver.take<E>(N, F),
+      .hidden = carver.take<E>(N, F),
+      .partials = carver.take<SumOf<E>>(X::partial_sums(config, shape)),
+      .experts = config.experts.count > 0
+                     ? carve_expert_scratch<X>(carver, N, C, config.experts, extents.slices)
+                     : ExpertScratch<E>{}};
 }
 
 }  // namespace troupe::apps::gpt

@@ -41,6 +41,22 @@ core::Result<void> add_bias_gradient(const X& engine, const Pass<E>& pass, const
   });
 }
 
+/// The same of a bias that is added to a sum over slices: of these, each adds up its own rows.
+template <class X, class E>
+core::Result<void> add_output_bias_gradient(const BlockContext<X>& context, const Pass<E>& pass,
+                                            const LinearBias& bias, const E* d_y, SumOf<E>* partials) {
+  if (context.tensor == nullptr || !bias.parameter)
+    return add_bias_gradient(context.engine, pass, bias, d_y, partials);
+  const std::size_t C = bias.width;
+  const auto of_rows = [=](std::size_t first, std::size_t rows, SumOf<E>* values) {
+    context.engine.bias_backward(rows, C, d_y + first * C, partials, values);
+  };
+  return use_and_add_to_gradient(pass, *bias.parameter, [=](const Pass<E>& at) -> core::Result<void> {
+    context.engine.add(TRY(sum_over_rows(context, C, of_rows)), at.gradient(*bias.parameter), C);
+    return {};
+  });
+}
+
 /// The rows of a norm, or of one of each head: layer norm if `mean` is not null, otherwise rms norm.
 template <class E>
 struct NormRows {
@@ -71,6 +87,36 @@ core::Result<void> norm_forward(const BlockContext<X>& context, const NormParame
   return {};
 }
 
+/// The same norm of fewer rows.
+template <class E>
+NormRows<E> some_rows(NormRows<E> norm, std::size_t first, std::size_t rows) {
+  norm.rows = rows;
+  norm.x += first * norm.width;
+  norm.scale += first;
+  if (norm.mean != nullptr) norm.mean += first;
+  return norm;
+}
+
+/// Adds to d_weight and to d_bias, which may be null, from d_y (N, C): with slices, the sum of theirs.
+template <class X, class E>
+core::Result<void> add_norm_gradient(const BlockContext<X>& context, const NormRows<E>& norm, const E* d_y,
+                                     SumOf<E>* d_weight, SumOf<E>* d_bias, SumOf<E>* partials) {
+  const X& engine = context.engine;
+  const std::size_t C = norm.width;
+  if (context.tensor == nullptr) {
+    engine.norm_backward_weight(norm, d_y, d_weight, d_bias, partials);
+    return {};
+  }
+  const auto add = [&](std::size_t first, std::size_t rows, SumOf<E>* values) {
+    engine.norm_backward_weight(some_rows(norm, first, rows), d_y + first * C, values,
+                                d_bias == nullptr ? nullptr : values + C, partials);
+  };
+  const auto* sum = TRY(sum_over_rows(context, d_bias == nullptr ? C : 2 * C, add));
+  engine.add(sum, d_weight, C);
+  if (d_bias != nullptr) engine.add(sum + C, d_bias, C);
+  return {};
+}
+
 /// Adds to d.residual, from d_y (N, C).
 template <class X, class E>
 core::Result<void> norm_backward(const BlockContext<X>& context, const NormParameters& parameters, const E* x,
@@ -79,12 +125,13 @@ core::Result<void> norm_backward(const BlockContext<X>& context, const NormParam
   const E* weight = TRY(pass.use(parameters.weight));
   const auto rows = norm_of(context, x, weight, nullptr, norm);
   const E* kept = kept_for_weights(pass, d_y, rows.rows * rows.width);
-  add_to_gradient(pass, parameters.weight,
-                  [=, &engine = context.engine, partials = d.partials](const Pass<E>& at) {
-                    SumOf<E>* d_bias = parameters.bias ? at.gradient(*parameters.bias) : nullptr;
-                    engine.norm_backward_weight(rows, kept, at.gradient(parameters.weight), d_bias, partials);
-                    if (parameters.bias) at.ready(*parameters.bias);
-                  });
+  const auto add = [=, partials = d.partials](const Pass<E>& at) -> core::Result<void> {
+    SumOf<E>* d_bias = parameters.bias ? at.gradient(*parameters.bias) : nullptr;
+    TRY(add_norm_gradient(context, rows, kept, at.gradient(parameters.weight), d_bias, partials));
+    if (parameters.bias) at.ready(*parameters.bias);
+    return {};
+  };
+  TRY(add_to_gradient(pass, parameters.weight, add));
   context.engine.norm_backward_input(rows, d_y, d.residual, Write::accumulate);
   return {};
 }
@@ -114,11 +161,11 @@ core::Result<void> mlp_activations(const BlockContext<X>& context, const BlockPa
   if (parameters.experts) return {};  // they are computed together with the experts' output
   const E* x = TRY(all_rows<X>(context, block.mlp_norm.output));
   if (parameters.gate) {
-    TRY(project(engine, pass, {N, C, F}, *parameters.gate, x, block.gate));
-    TRY(project(engine, pass, {N, C, F}, parameters.up, x, block.up));
+    TRY(project(context, pass, Sliced::outputs, {N, C, F}, *parameters.gate, x, block.gate));
+    TRY(project(context, pass, Sliced::outputs, {N, C, F}, parameters.up, x, block.up));
     engine.swiglu_forward(N * F, block.gate, block.up, block.hidden);
   } else {
-    TRY(project(engine, pass, {N, C, F}, parameters.up, x, block.up));
+    TRY(project(context, pass, Sliced::outputs, {N, C, F}, parameters.up, x, block.up));
     engine.gelu_forward(N * F, block.up, block.hidden);
   }
   return {};
@@ -130,7 +177,7 @@ core::Result<void> experts_into_residual(const BlockContext<X>& context, const B
   const E* x = TRY(all_rows<X>(context, block.mlp_norm.output));
   if (context.tensor == nullptr)
     return expert_layer_forward(context, *parameters.experts, block.experts, x, pass, residual);
-  context.engine.zero(context.tensor->partial, context.shape.rows() * context.config.width);
+  context.engine.zero(context.tensor->partial, context.shape.rows() * context.slices * context.config.width);
   TRY(expert_layer_forward(context, *parameters.experts, block.experts, x, pass, context.tensor->partial));
   return add_summed_rows(context, residual);
 }
@@ -157,17 +204,20 @@ core::Result<void> mlp_backward(const BlockContext<X>& context, const BlockParam
   const X& engine = context.engine;
   if (parameters.experts) return experts_backward(context, parameters, block, d, pass);
   const E* d_output = TRY(residual_gradient(context, d, pass));
-  TRY(project_backward(engine, pass, {N, F, C}, parameters.down, block.hidden, d_output, d.hidden,
-                       Write::overwrite));
+  TRY(project_backward(context, pass, Sliced::inputs, {N, F, C}, parameters.down, block.hidden, d_output,
+                       d.hidden, Write::overwrite));
   const E* x = TRY(normed_rows_again(context, block.mlp_norm, pass));
+  const LinearShape inner{N, C, F};
   if (parameters.gate) {
     engine.swiglu_backward(N * F, block.gate, block.up, d.hidden, d.gate, d.up);
-    TRY(project_backward(engine, pass, {N, C, F}, parameters.up, x, d.up, d.normed, Write::overwrite));
-    return project_backward(engine, pass, {N, C, F}, *parameters.gate, x, d.gate, d.normed,
-                            Write::accumulate);
+  } else {
+    engine.gelu_backward(N * F, block.up, d.hidden, d.up);
   }
-  engine.gelu_backward(N * F, block.up, d.hidden, d.up);
-  return project_backward(engine, pass, {N, C, F}, parameters.up, x, d.up, d.normed, Write::overwrite);
+  TRY(project_backward(context, pass, Sliced::outputs, inner, parameters.up, x, d.up, d.normed,
+                       Write::overwrite));
+  if (!parameters.gate) return {};
+  return project_backward(context, pass, Sliced::outputs, inner, *parameters.gate, x, d.gate, d.normed,
+                          Write::accumulate);
 }
 
 /// Queries or keys of `heads` heads: their place in the block, and the parameters that produce them.
@@ -211,7 +261,7 @@ core::Result<void> head_projection(const BlockContext<X>& context, const HeadSid
                                    const Pass<E>& pass) {
   const std::size_t N = context.shape.rows(), width = side.heads * context.config.head_size();
   E* y = side.norm ? side.before.input : side.output;
-  TRY(project(context.engine, pass, {N, context.config.width, width}, side.weight, x, y));
+  TRY(project(context, pass, Sliced::outputs, {N, context.config.width, width}, side.weight, x, y));
   return add_bias(context.engine, pass, {N, width, side.bias}, y);
 }
 
@@ -221,6 +271,27 @@ core::Result<void> head_norm_forward(const BlockContext<X>& context, const HeadS
   if (!side.norm) return {};
   const E* weight = TRY(pass.use(*side.norm));
   context.engine.norm_forward(head_norm_of(context, side, weight), side.output);
+  return {};
+}
+
+/// Adds to the gradient of the weight of a norm of each head. Slices have different heads.
+template <class X, class E>
+core::Result<void> add_head_norm_gradient(const BlockContext<X>& context, const NormRows<E>& norm,
+                                          std::size_t heads, const E* d_y, SumOf<E>* d_weight,
+                                          SumOf<E>* partials) {
+  const X& engine = context.engine;
+  const std::size_t D = norm.width, slices = context.slices, of_slice = heads / slices;
+  const auto add = [&](std::size_t slice, SumOf<E>* values) {
+    if (slices == 1) return engine.norm_backward_weight(norm, d_y, values, nullptr, partials);
+    for (std::size_t first = slice * of_slice; first < norm.rows; first += heads)
+      engine.norm_backward_weight(some_rows(norm, first, of_slice), d_y + first * D, values, nullptr,
+                                  partials);
+  };
+  if (context.tensor == nullptr) {
+    add(0, d_weight);
+  } else {
+    engine.add(TRY(sum_over_slices(context, slices, false, D, add)), d_weight, D);
+  }
   return {};
 }
 
@@ -237,13 +308,15 @@ core::Result<void> head_backward(const BlockContext<X>& context, const HeadSide<
     const auto norm = head_norm_of(context, side, weight);
     const E* d_normed = kept_for_weights(pass, d_heads, N * width);
     TRY(use_and_add_to_gradient(
-        pass, *side.norm, [=, &engine, parameter = *side.norm, partials = d.partials](const Pass<E>& at) {
-          engine.norm_backward_weight(norm, d_normed, at.gradient(parameter), nullptr, partials);
+        pass, *side.norm,
+        [=, heads = side.heads, parameter = *side.norm, partials = d.partials](const Pass<E>& at) {
+          return add_head_norm_gradient(context, norm, heads, d_normed, at.gradient(parameter), partials);
         }));
     engine.norm_backward_input(norm, d_heads, d_heads, Write::overwrite);
   }
   TRY(add_bias_gradient(engine, pass, {N, width, side.bias}, d_heads, d.partials));
-  return project_backward(engine, pass, {N, C, width}, side.weight, x, d_heads, d.normed, Write::accumulate);
+  return project_backward(context, pass, Sliced::outputs, {N, C, width}, side.weight, x, d_heads, d.normed,
+                          Write::accumulate);
 }
 
 template <class X, class E>
@@ -256,7 +329,7 @@ core::Result<void> self_attention_forward(const BlockContext<X>& context, const 
   const E* x = TRY(all_rows<X>(context, block.attention_norm.output));
   TRY(head_projection(context, query, x, pass));
   TRY(head_projection(context, key, x, pass));
-  TRY(project(engine, pass, {N, C, K}, parameters.value, x, block.value));
+  TRY(project(context, pass, Sliced::outputs, {N, C, K}, parameters.value, x, block.value));
   TRY(add_bias(engine, pass, {N, K, parameters.value_bias}, block.value));
   TRY(head_norm_forward(context, query, pass));
   TRY(head_norm_forward(context, key, pass));
@@ -278,16 +351,17 @@ core::Result<void> self_attention_backward(const BlockContext<X>& context, const
   const X& engine = context.engine;
   if (parameters.output_bias) {
     const E* d_own = kept_for_weights(pass, d.residual, own * C);
-    TRY(add_bias_gradient(engine, pass, {own, C, parameters.output_bias}, d_own, d.partials));
+    TRY(add_output_bias_gradient(context, pass, {own, C, parameters.output_bias}, d_own, d.partials));
   }
   const E* d_output = TRY(residual_gradient(context, d, pass));
-  TRY(project_backward(engine, pass, {N, config.query_width(), C}, parameters.output, block.attention,
-                       d_output, d.attention, Write::overwrite));
+  TRY(project_backward(context, pass, Sliced::inputs, {N, config.query_width(), C}, parameters.output,
+                       block.attention, d_output, d.attention, Write::overwrite));
   TRY(attend_backward(context, block, d));
   engine.rotate(config, context.shape, -1, d.query, d.key);
   TRY(add_bias_gradient(engine, pass, {N, K, parameters.value_bias}, d.value, d.partials));
   const E* x = TRY(normed_rows_again(context, block.attention_norm, pass));
-  TRY(project_backward(engine, pass, {N, C, K}, parameters.value, x, d.value, d.normed, Write::overwrite));
+  TRY(project_backward(context, pass, Sliced::outputs, {N, C, K}, parameters.value, x, d.value, d.normed,
+                       Write::overwrite));
   TRY(head_backward(context, key_side(config, parameters, block), x, d, d.key, pass));
   return head_backward(context, query_side(config, parameters, block), x, d, d.query, pass);
 }

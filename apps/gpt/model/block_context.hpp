@@ -18,8 +18,9 @@ struct BlockContext {
   const ModelConfig& config;
   BatchShape shape;  ///< of this pass; at most what the activations were carved for
   const X& engine;
-  /// Set if a group of ranks shares the block: then tensors of the residual stream have only this rank's
-  /// rows.
+  /// Slices of each layer that this rank computes, one product after another.
+  std::size_t slices = 1;
+  /// Set if the block is computed in slices, by a group of ranks or by one.
   const TensorParallel<X>* tensor = nullptr;
   /// Set if a group of ranks shares the sequences.
   const ContextParallel<X>* sequences = nullptr;

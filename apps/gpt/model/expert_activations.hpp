@@ -45,16 +45,16 @@ struct ExpertActivations {
   ExpertChoices<SumOf<E>> sent{};
   E* gathered = nullptr;     ///< (S, C) rows by expert, if all experts are here; all blocks share it
   E* received = nullptr;     ///< (R, C) rows of all ranks, if experts are distributed over them
-  E* returned = nullptr;     ///< (R, C) as above, the experts' results; all blocks share it
+  E* returned = nullptr;     ///< (R, slices, C) as above, the experts' results; all blocks share it
   E* moved = nullptr;        ///< (R, C) on a GPU for grouped products: in the order of exchange; shared, too
   E* gate = nullptr;         ///< (R, F)
   E* up = nullptr;           ///< (R, F)
   E* hidden = nullptr;       ///< (R, F)
-  E* output = nullptr;       ///< (S, C) of the experts, not weighed yet
+  E* output = nullptr;       ///< (S, slices, C) of the experts, not weighed yet
   E* shared_gate = nullptr;  ///< (N, G)
   E* shared_up = nullptr;    ///< (N, G)
   E* shared_hidden = nullptr;  ///< (N, G)
-  E* shared_output = nullptr;  ///< (N, C)
+  E* shared_output = nullptr;  ///< (N, slices, C)
   E* shared_share = nullptr;   ///< (N), before the sigmoid; null: 1
 };
 
@@ -62,8 +62,10 @@ struct ExpertActivations {
 template <class E>
 struct ExpertScratch {
   E* gathered = nullptr;        ///< (S, C) as ExpertActivations; backward gathers again
-  E* slots = nullptr;           ///< (S, C)
-  E* rows = nullptr;            ///< (R, C) if experts are distributed over ranks
+  E* slots = nullptr;           ///< (S, slices, C)
+  E* d_slots = nullptr;         ///< (S, C), with respect to outputs; the same memory if there is one slice
+  E* rows = nullptr;            ///< (R, slices, C) if experts are distributed over ranks
+  E* d_rows = nullptr;          ///< (R, C) as d_slots
   E* moved = nullptr;           ///< (R, C) as ExpertActivations
   E* gate = nullptr;            ///< (R, F)
   E* up = nullptr;              ///< (R, F)
@@ -79,7 +81,8 @@ struct ExpertScratch {
 
 /// X is the engine that computes with them (apps/gpt/model/host_engine.hpp).
 template <class X>
-auto carve_experts(Carver& carver, std::size_t rows, std::size_t width, const ExpertConfig& config) {
+auto carve_experts(Carver& carver, std::size_t rows, std::size_t width, const ExpertConfig& config,
+                   std::size_t slices = 1) {
   using E = typename X::Element;
   const std::size_t S = rows * config.sent(), F = config.feed_forward, G = config.shared_feed_forward;
   const std::size_t R = config.most_rows(rows);
@@ -99,17 +102,18 @@ auto carve_experts(Carver& carver, std::size_t rows, std::size_t width, const Ex
   layer.gate = carver.take<E>(R, F);
   layer.up = carver.take<E>(R, F);
   layer.hidden = carver.take<E>(R, F);
-  layer.output = carver.take<E>(S, width);
+  layer.output = carver.take<E>(S, slices * width);
   layer.shared_gate = shared(G);
   layer.shared_up = shared(G);
   layer.shared_hidden = shared(G);
-  layer.shared_output = shared(width);
+  layer.shared_output = shared(slices * width);
   layer.shared_share = config.shared_gate ? shared(1) : nullptr;
   return layer;
 }
 
 template <class X>
-auto carve_expert_scratch(Carver& carver, std::size_t rows, std::size_t width, const ExpertConfig& config) {
+auto carve_expert_scratch(Carver& carver, std::size_t rows, std::size_t width, const ExpertConfig& config,
+                          std::size_t slices) {
   using E = typename X::Element;
   const std::size_t S = rows * config.sent(), F = config.feed_forward, G = config.shared_feed_forward;
   const std::size_t R = config.most_rows(rows);
@@ -117,8 +121,10 @@ auto carve_expert_scratch(Carver& carver, std::size_t rows, std::size_t width, c
   const auto shared = [&](std::size_t columns) { return G > 0 ? carver.take<E>(rows, columns) : nullptr; };
   ExpertScratch<E> scratch;
   scratch.gathered = is_spread && !X::kIsDevice ? nullptr : carver.take<E>(S, width);
-  scratch.slots = carver.take<E>(S, width);
-  scratch.rows = is_spread ? carver.take<E>(R, width) : nullptr;
+  scratch.slots = carver.take<E>(S, slices * width);
+  scratch.d_slots = slices == 1 ? scratch.slots : carver.take<E>(S, width);
+  scratch.rows = is_spread ? carver.take<E>(R, slices * width) : nullptr;
+  scratch.d_rows = slices == 1 || !is_spread ? scratch.rows : carver.take<E>(R, width);
   scratch.moved = is_grouped ? carver.take<E>(R, width) : nullptr;
   scratch.gate = carver.take<E>(R, F);
   scratch.up = carver.take<E>(R, F);

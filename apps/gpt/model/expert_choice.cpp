@@ -52,9 +52,9 @@ void choice_backward(const ExpertShape& shape, const ExpertActivations<T>& layer
     for (std::size_t part = 1; part < parts; ++part) sum += d_weights[i * parts + part];
     d_weights[i] = sum;
   }
-  const core::RouterShare share{shape.adds_losses, shape.member.members};
-  core::decision_backward<T>(shape.config.rule(), {layer.logits, d_logits.size()}, *layer.routes, share,
-                             hooks.scale_of_router(), d_weights.first(chosen), d_logits);
+  core::decision_backward<T>(shape.config.rule(), {layer.logits, d_logits.size()}, *layer.routes,
+                             shape.member.members, hooks.scale_of_router(), d_weights.first(chosen),
+                             d_logits);
 }
 
 template Result<void> choose_experts<float>(const ExpertShape&, const ExpertActivations<float>&, const float*,

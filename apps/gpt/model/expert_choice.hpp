@@ -17,9 +17,6 @@ struct ExpertShape {
   /// If ranks share the sequences: each has rows of its own, and what is decided about rows of a microbatch
   /// together is decided about those of all members.
   SequenceMember member{};
-  /// Backward adds the gradients of the router's losses. Of ranks that share the layer, whose gradients are
-  /// summed, one does.
-  bool adds_losses = true;
 };
 
 /// What the router of a layer decides by layer.logits (N, E): layer.sent.weights (N, K) and layer.routes,

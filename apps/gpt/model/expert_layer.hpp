@@ -24,6 +24,7 @@ template <class E>
 struct ExpertTokens {
   const ExpertActivations<E>& layer;
   std::size_t rows, choices, width;
+  std::size_t slices = 1;  ///< whose terms are the experts' results, (S, slices, C)
 
   std::size_t slots() const { return static_cast<std::size_t>(layer.routes->dispatch.slots()); }
   std::size_t received() const { return static_cast<std::size_t>(layer.routes->exchange.received_rows()); }
@@ -31,15 +32,20 @@ struct ExpertTokens {
 
 template <class X, class E>
 ExpertTokens<E> tokens_of(const BlockContext<X>& context, const ExpertActivations<E>& layer) {
-  return {layer, context.shape.rows(), context.config.experts.sent(), context.config.width};
+  return {layer, context.shape.rows(), context.config.experts.sent(), context.config.width, context.slices};
+}
+
+/// The same for rows of which each slice has a term: (N, slices, C), (S, slices, C).
+template <class X, class E>
+ExpertTokens<E> terms_of(const BlockContext<X>& context, const ExpertActivations<E>& layer) {
+  return {layer, context.shape.rows(), context.config.experts.sent(), context.slices * context.config.width};
 }
 
 /// What an engine's router needs.
 template <class X>
 ExpertShape expert_shape(const BlockContext<X>& context) {
   return {context.config.experts, context.shape.rows(), context.shape.batch,
-          member_of(context.sequences == nullptr ? nullptr : context.sequences->group),
-          context.tensor == nullptr || context.tensor->group->index() == 0};
+          member_of(context.sequences == nullptr ? nullptr : context.sequences->group)};
 }
 
 /// `rows` rows of one gated MLP.
@@ -51,26 +57,54 @@ struct GatedRows {
   E* hidden;
 };
 
+/// y (N, slices, C).
 template <class X, class E>
-core::Result<void> gated_forward(const X& engine, const ExpertWeights& weights, const E* x,
+core::Result<void> gated_forward(const BlockContext<X>& context, const ExpertWeights& weights, const E* x,
                                  const GatedRows<E>& kept, const Pass<E>& pass, E* y) {
   const std::size_t N = kept.rows, C = kept.width, F = kept.feed_forward;
-  TRY(project(engine, pass, {N, C, F}, weights.gate, x, kept.gate));
-  TRY(project(engine, pass, {N, C, F}, weights.up, x, kept.up));
-  engine.swiglu_forward(N * F, kept.gate, kept.up, kept.hidden);
-  return project(engine, pass, {N, F, C}, weights.down, kept.hidden, y);
+  TRY(project(context, pass, Sliced::outputs, {N, C, F}, weights.gate, x, kept.gate));
+  TRY(project(context, pass, Sliced::outputs, {N, C, F}, weights.up, x, kept.up));
+  context.engine.swiglu_forward(N * F, kept.gate, kept.up, kept.hidden);
+  return project(context, pass, Sliced::inputs, {N, F, C}, weights.down, kept.hidden, y);
 }
 
-/// Adds to d_x.
+/// Adds to d_x (N, slices, C).
 template <class X, class E>
-core::Result<void> gated_backward(const X& engine, const ExpertWeights& weights, const E* x,
+core::Result<void> gated_backward(const BlockContext<X>& context, const ExpertWeights& weights, const E* x,
                                   const GatedRows<E>& kept, const GatedRows<E>& d, const E* d_y,
                                   const Pass<E>& pass, E* d_x) {
   const std::size_t N = kept.rows, C = kept.width, F = kept.feed_forward;
-  TRY(project_backward(engine, pass, {N, F, C}, weights.down, kept.hidden, d_y, d.hidden, Write::overwrite));
-  engine.swiglu_backward(N * F, kept.gate, kept.up, d.hidden, d.gate, d.up);
-  TRY(project_backward(engine, pass, {N, C, F}, weights.up, x, d.up, d_x, Write::accumulate));
-  return project_backward(engine, pass, {N, C, F}, weights.gate, x, d.gate, d_x, Write::accumulate);
+  TRY(project_backward(context, pass, Sliced::inputs, {N, F, C}, weights.down, kept.hidden, d_y, d.hidden,
+                       Write::overwrite));
+  context.engine.swiglu_backward(N * F, kept.gate, kept.up, d.hidden, d.gate, d.up);
+  TRY(project_backward(context, pass, Sliced::outputs, {N, C, F}, weights.up, x, d.up, d_x,
+                       Write::accumulate));
+  return project_backward(context, pass, Sliced::outputs, {N, C, F}, weights.gate, x, d.gate, d_x,
+                          Write::accumulate);
+}
+
+/// Replaces values of which each member of the group has a term by their sums.
+template <class X, class V>
+core::Result<void> sum_over_members(const BlockContext<X>& context, V* values, std::size_t count) {
+  const auto* tensor = context.tensor;
+  if (tensor == nullptr || tensor->group == nullptr) return {};
+  return context.engine.sum(*tensor->group, tensor->sums, values, count);
+}
+
+/// Backward of a product that every member of the group computes whole, with the same values: the first slice
+/// takes all of the gradient with respect to x (N, C), which is added to d_x (N, slices, C).
+template <class X, class E>
+core::Result<void> whole_backward(const BlockContext<X>& context, const Pass<E>& pass, LinearShape shape,
+                                  std::size_t weight, const E* x, const E* d_y, E* d_x) {
+  const E* values = TRY(pass.use(weight));
+  TRY(add_to_gradient(pass, weight, [=, &engine = context.engine](const Pass<E>& at) {
+    engine.linear_backward_weight(shape, d_y, x, at.gradient(weight));
+  }));
+  if (context.tensor != nullptr && context.tensor->index() > 0) return {};
+  LinearShape into = shape;
+  into.x_stride = context.slices * shape.in;
+  context.engine.linear_backward_input(into, d_y, values, d_x, Write::accumulate);
+  return {};
 }
 
 template <class X, class E>
@@ -84,10 +118,20 @@ core::Result<void> shared_forward(const BlockContext<X>& context, const ExpertLa
                           layer.shared_gate,
                           layer.shared_up,
                           layer.shared_hidden};
-  TRY(gated_forward(context.engine, *parameters.shared, x, kept, pass, layer.shared_output));
+  TRY(gated_forward(context, *parameters.shared, x, kept, pass, layer.shared_output));
   if (!parameters.shared_gate) return {};
-  return project(context.engine, pass, {N, C, 1}, *parameters.shared_gate, x, layer.shared_share);
+  const E* gate = TRY(pass.use(*parameters.shared_gate));
+  context.engine.linear_forward({N, C, 1}, x, gate, layer.shared_share);
+  return {};
 }
+
+/// What backward of the shared expert's gate reads of forward.
+template <class E>
+struct SharedRows {
+  std::size_t rows, width, slices;
+  const E* gate;    ///< (N), before the sigmoid
+  const E* output;  ///< (N, slices, C)
+};
 
 template <class E>
 struct ExpertGradient {
@@ -107,15 +151,16 @@ core::Result<void> shared_backward(const BlockContext<X>& context, const ExpertL
   if (!parameters.shared_gate) {
     d_output = kept_for_weights(pass, d_output, N * C);
   } else {
-    context.engine.shared_backward(N, C, layer.shared_share, layer.shared_output, d_output,
-                                   scratch.shared_output, scratch.shared_share);
+    const SharedRows<E> rows{N, C, context.slices, layer.shared_share, layer.shared_output};
+    context.engine.shared_backward(rows, d_output, scratch.shared_output, scratch.shared_share);
     d_output = scratch.shared_output;
-    TRY(project_backward(context.engine, pass, {N, C, 1}, *parameters.shared_gate, gradient.x,
-                         scratch.shared_share, d_x, Write::accumulate));
+    TRY(sum_over_members(context, scratch.shared_share, N));
+    TRY(whole_backward(context, pass, {N, C, 1}, *parameters.shared_gate, gradient.x, scratch.shared_share,
+                       d_x));
   }
   const GatedRows<E> kept{N, C, G, layer.shared_gate, layer.shared_up, layer.shared_hidden};
   const GatedRows<E> d{N, C, G, scratch.shared_gate, scratch.shared_up, scratch.shared_hidden};
-  return gated_backward(context.engine, *parameters.shared, gradient.x, kept, d, d_output, pass, d_x);
+  return gated_backward(context, *parameters.shared, gradient.x, kept, d, d_output, pass, d_x);
 }
 
 /// Where the products of experts read and write: slots if all experts are here, otherwise what ranks
@@ -123,7 +168,7 @@ core::Result<void> shared_backward(const BlockContext<X>& context, const ExpertL
 template <class E>
 struct ProductRows {
   const E* x;        ///< (R, C)
-  E* y;              ///< (R, C), or in backward the gradient with respect to y, then to x
+  E* y;              ///< (R, slices, C), or in backward the gradient with respect to y, (R, C), or to x
   E* own = nullptr;  ///< the rows from place.first_slot on, if they are not in `y`
   std::size_t rank = 0;
   core::OwnRows place{};
@@ -137,11 +182,10 @@ struct ProductRows {
 /// If experts are distributed over ranks.
 template <class X, class E>
 ProductRows<E> product_rows(const BlockContext<X>& context, const ExpertActivations<E>& layer, E* rows,
-                            E* slots) {
+                            E* slots, std::size_t width) {
   const ExpertRoutes& routes = *layer.routes;
   if (X::kIsDevice || routes.exchange.grouped) return {layer.received, rows};
-  return {layer.received, rows,
-          slots + static_cast<std::size_t>(routes.own.first_slot) * context.config.width,
+  return {layer.received, rows, slots + static_cast<std::size_t>(routes.own.first_slot) * width,
           context.config.experts.place, routes.own};
 }
 
@@ -158,8 +202,8 @@ core::Result<void> experts_forward(const BlockContext<X>& context, const ExpertL
       if (count == 0) continue;
       const GatedRows<E> kept{
           count, C, F, layer.gate + first * F, layer.up + first * F, layer.hidden + first * F};
-      TRY(gated_forward(context.engine, parameters.experts[e], rows.x + first * C, kept, pass,
-                        rows.y_of(part, C)));
+      TRY(gated_forward(context, parameters.experts[e], rows.x + first * C, kept, pass,
+                        rows.y_of(part, context.slices * C)));
     }
   }
   return {};
@@ -172,14 +216,14 @@ template <class E, class Gradient, class Input>
 core::Result<void> matrix_backward(const std::vector<core::ExpertRows>& parts, std::size_t weight,
                                    const Pass<E>& pass, const Gradient& add_gradient, const Input& go_on) {
   const E* values = TRY(pass.use(weight));
-  add_to_gradient(pass, weight, [=, &parts](const Pass<E>& at) {
+  TRY(add_to_gradient(pass, weight, [=, &parts](const Pass<E>& at) {
     ExpertPeers* peers = at.hooks.peers;
     for (const core::ExpertRows& part : parts) {
       if (part.count == 0) continue;
       add_gradient(part, peers == nullptr ? at.gradient(weight)
                                           : static_cast<SumOf<E>*>(peers->gradient(weight, part.source)));
     }
-  });
+  }));
   for (const core::ExpertRows& part : parts) {
     if (part.count > 0) go_on(part, values);
   }
@@ -205,16 +249,17 @@ ProductRows<E> rows_for_weights(const X& engine, const ExpertTokens<E>& tokens, 
   return {rows.x, kept};
 }
 
-/// Turns rows.y from the gradient with respect to the experts' outputs into that with respect to their
-/// inputs. Every expert's gradient is then complete.
+/// Writes to `inputs` the gradients with respect to the experts' inputs, from those with respect to their
+/// outputs in `outputs`; without slices both may be the same. Every expert's gradient is then complete.
 template <class X, class E>
 core::Result<void> experts_backward(const BlockContext<X>& context, const ExpertLayerParameters& parameters,
                                     const ExpertActivations<E>& layer, const ExpertScratch<E>& scratch,
-                                    const ProductRows<E>& rows, const Pass<E>& pass) {
+                                    const ProductRows<E>& outputs, const ProductRows<E>& inputs,
+                                    const Pass<E>& pass) {
   const std::size_t C = context.config.width, F = context.config.experts.feed_forward;
   const X& engine = context.engine;
   const auto& products = layer.routes->exchange.products;
-  const ProductRows<E> d_y = rows_for_weights(engine, tokens_of(context, layer), rows, pass);
+  const ProductRows<E> d_y = rows_for_weights(engine, tokens_of(context, layer), outputs, pass);
   using Part = core::ExpertRows;
   const auto at = [](auto* values, const Part& part, std::size_t width) {
     return values + static_cast<std::size_t>(part.first) * width;
@@ -224,13 +269,13 @@ core::Result<void> experts_backward(const BlockContext<X>& context, const Expert
     const ExpertWeights& weights = parameters.experts[e];
     TRY(matrix_backward<E>(
         products[e], weights.down, pass,
-        [=, &engine, hidden = layer.hidden](const Part& part, SumOf<E>* gradient) {
-          engine.linear_backward_weight({count(part), F, C}, d_y.y_of(part, C), at(hidden, part, F),
-                                        gradient);
+        [=, hidden = layer.hidden](const Part& part, SumOf<E>* gradient) {
+          multiply_backward_weight<X, E>(context, Sliced::inputs, {count(part), F, C}, d_y.y_of(part, C),
+                                         at(hidden, part, F), gradient);
         },
         [&](const Part& part, const E* values) {
-          engine.linear_backward_input({count(part), F, C}, rows.y_of(part, C), values,
-                                       at(scratch.hidden, part, F));
+          multiply_backward<X, E>(context, Sliced::inputs, {count(part), F, C}, outputs.y_of(part, C), values,
+                                  at(scratch.hidden, part, F), Write::overwrite);
           engine.swiglu_backward(count(part) * F, at(layer.gate, part, F), at(layer.up, part, F),
                                  at(scratch.hidden, part, F), at(scratch.gate, part, F),
                                  at(scratch.up, part, F));
@@ -238,12 +283,13 @@ core::Result<void> experts_backward(const BlockContext<X>& context, const Expert
     const auto inner = [&](std::size_t weight, E* d, Write write) {
       return matrix_backward<E>(
           products[e], weight, pass,
-          [=, &engine, x = rows.x](const Part& part, SumOf<E>* gradient) {
-            engine.linear_backward_weight({count(part), C, F}, at(d, part, F), at(x, part, C), gradient);
+          [=, x = outputs.x](const Part& part, SumOf<E>* gradient) {
+            multiply_backward_weight<X, E>(context, Sliced::outputs, {count(part), C, F}, at(d, part, F),
+                                           at(x, part, C), gradient);
           },
           [&](const Part& part, const E* values) {
-            engine.linear_backward_input({count(part), C, F}, at(d, part, F), values, rows.y_of(part, C),
-                                         write);
+            multiply_backward<X, E>(context, Sliced::outputs, {count(part), C, F}, at(d, part, F), values,
+                                    inputs.y_of(part, context.slices * C), write);
           });
     };
     TRY(inner(weights.up, scratch.up, Write::overwrite));
@@ -286,11 +332,11 @@ core::Result<void> choose(const BlockContext<X>& context, const ExpertActivation
   return context.engine.choose_experts(context.desk, expert_shape(context), layer, all, hooks);
 }
 
-/// output (N, C) += what the experts that each row of x (N, C) chose make of it, weighed, and then the shared
-/// one: one product per expert with the rows of one pass alone, which are one lane's, and for each row a sum
-/// in the order of its choices: so the bits do not depend on where experts are, or on other lanes. If experts
-/// are distributed over ranks (StepHooks::peers), rows go to the ranks that have their experts and come back;
-/// each computes a product for every rank that the rows came from.
+/// output (N, slices, C) += what the experts that each row of x (N, C) chose make of it, weighed, and then
+/// the shared one: one product per expert with the rows of one pass alone, which are one lane's, and for each
+/// row a sum in the order of its choices: so the bits do not depend on where experts are, or on other lanes.
+/// If experts are distributed over ranks (StepHooks::peers), rows go to the ranks that have their experts and
+/// come back; each computes a product for every rank that the rows came from.
 template <class X, class E>
 core::Result<void> expert_layer_forward(const BlockContext<X>& context,
                                         const ExpertLayerParameters& parameters,
@@ -304,7 +350,7 @@ core::Result<void> expert_layer_forward(const BlockContext<X>& context,
   ExpertRoutes& routes = *layer.routes;
   ExpertPeers* peers = pass.hooks.peers;
   TRY(plan_rows(config, layer.layer, peers, routes));
-  const auto tokens = tokens_of(context, layer);
+  const auto tokens = tokens_of(context, layer), terms = terms_of(context, layer);
   const auto shared = [&] { return shared_forward(context, parameters, layer, x, pass); };
   if (peers == nullptr) {
     engine.gather_tokens(tokens, x, layer.gathered);
@@ -314,17 +360,18 @@ core::Result<void> expert_layer_forward(const BlockContext<X>& context,
     if (config.grouped) core::group_rows(routes.exchange);
     TRY(engine.tokens_to_products(context.desk, config, tokens, *peers, x, shared));
     TRY(experts_forward(context, parameters, layer,
-                        product_rows(context, layer, layer.returned, layer.output), pass));
-    TRY(engine.products_to_slots(config, tokens, *peers, layer.returned, layer.moved, layer.output));
+                        product_rows(context, layer, layer.returned, layer.output, context.slices * C),
+                        pass));
+    TRY(engine.products_to_slots(config, terms, *peers, layer.returned, layer.moved, layer.output));
   }
-  engine.combine(tokens, layer.output, output);
+  engine.combine(terms, layer.output, output);
   if (parameters.shared)
-    engine.add_shared(N, C, parameters.shared_gate ? layer.shared_share : nullptr, layer.shared_output,
-                      output);
+    engine.add_shared(N, context.slices * C, parameters.shared_gate ? layer.shared_share : nullptr,
+                      layer.shared_output, output);
   return {};
 }
 
-/// Overwrites d_x (N, C).
+/// Overwrites d_x (N, slices, C).
 template <class X, class E>
 core::Result<void> expert_layer_backward(const BlockContext<X>& context,
                                          const ExpertLayerParameters& parameters,
@@ -335,28 +382,33 @@ core::Result<void> expert_layer_backward(const BlockContext<X>& context,
   const std::size_t N = context.shape.rows(), C = context.config.width;
   const ExpertConfig& config = context.config.experts;
   const auto scratch = scratch_for_weights(context, parameters, of_all_layers, pass);
-  const auto tokens = tokens_of(context, layer);
-  engine.zero(d_x, N * C);
-  engine.combine_backward(tokens, gradient.d_output, scratch.slots, scratch.weights);
+  const auto tokens = tokens_of(context, layer), terms = terms_of(context, layer);
+  const std::size_t width = context.slices * C;
+  engine.zero(d_x, N * width);
+  engine.combine_backward(tokens, gradient.d_output, scratch.d_slots, scratch.weights);
+  TRY(sum_over_members(context, scratch.weights, N * config.sent()));
   const auto shared = [&] {
     return shared_backward(context, parameters, layer, scratch, gradient, pass, d_x);
   };
   if (ExpertPeers* peers = pass.hooks.peers; peers != nullptr) {
     TRY(pass.use(parameters.router));  // of this layer's unit, in which its exchanges are declared
-    TRY(engine.slots_to_products(config, tokens, *peers, scratch.slots, scratch.moved, scratch.rows, shared));
+    TRY(engine.slots_to_products(config, tokens, *peers, scratch.d_slots, scratch.moved, scratch.d_rows,
+                                 shared));
     TRY(experts_backward(context, parameters, layer, scratch,
-                         product_rows(context, layer, scratch.rows, scratch.slots), pass));
-    TRY(engine.products_to_slots(config, tokens, *peers, scratch.rows, scratch.moved, scratch.slots));
+                         product_rows(context, layer, scratch.d_rows, scratch.d_slots, C),
+                         product_rows(context, layer, scratch.rows, scratch.slots, width), pass));
+    TRY(engine.products_to_slots(config, terms, *peers, scratch.rows, scratch.moved, scratch.slots));
   } else {
     TRY(shared());
     engine.gather_tokens(tokens, gradient.x, scratch.gathered);
-    TRY(experts_backward(context, parameters, layer, scratch, {scratch.gathered, scratch.slots}, pass));
+    TRY(experts_backward(context, parameters, layer, scratch, {scratch.gathered, scratch.d_slots},
+                         {scratch.gathered, scratch.slots}, pass));
   }
-  engine.gather_tokens_backward(tokens, scratch.slots, d_x);
+  engine.gather_tokens_backward(terms, scratch.slots, d_x);
   TRY(engine.choice_backward(context.desk, expert_shape(context), layer, pass.hooks, scratch.weights,
                              scratch.logits));
-  return project_backward(engine, pass, {N, C, config.count}, parameters.router, gradient.x, scratch.logits,
-                          d_x, Write::accumulate);
+  return whole_backward(context, pass, {N, C, config.count}, parameters.router, gradient.x, scratch.logits,
+                        d_x);
 }
 
 }  // namespace troupe::apps::gpt

@@ -20,6 +20,7 @@
 #include "apps/gpt/layers/rotary.hpp"
 #include "apps/gpt/model/block.hpp"
 #include "apps/gpt/model/group.hpp"
+#include "apps/gpt/model/tree.hpp"
 #include "apps/gpt/model/vocabulary.hpp"
 #include "core/errors.hpp"
 #include "core/experts/dispatch.hpp"
@@ -47,7 +48,7 @@ class HostEngine {
   static constexpr bool kIsDevice = false;
   static constexpr std::size_t kAlign = 64;
 
-  static Sums carve_sums(Carver&, std::size_t, std::size_t, std::size_t) { return {}; }
+  static Sums carve_sums(Carver&, std::size_t, std::size_t, std::size_t, std::size_t) { return {}; }
   static std::size_t partial_sums(const ModelConfig&, BatchShape) { return 0; }
   static std::size_t stream_elements(const ModelConfig& config, std::size_t rows) {
     return rows * config.width;
@@ -59,6 +60,14 @@ class HostEngine {
   void zero(T* to, std::size_t count) const { std::fill_n(to, count, T{0}); }
   void add(const T* from, T* to, std::size_t count) const {
     for (std::size_t i = 0; i < count; ++i) to[i] += from[i];
+  }
+  /// (rows, slices, width) to (rows, width), in place: the sums of each row's terms.
+  void add_slices(std::size_t rows, std::size_t slices, std::size_t width, T* terms) const {
+    for (std::size_t n = 0; slices > 1 && n < rows; ++n) {
+      T* row = terms + n * slices * width;
+      add_in_tree(slices, width, row);
+      if (n > 0) std::copy_n(row, width, terms + n * width);
+    }
   }
 
   void linear_forward(LinearShape shape, const T* x, const T* weight, T* y,
@@ -142,6 +151,9 @@ class HostEngine {
                          T* x) const {
     vocabulary_embedding_forward(text.tokens, member(context), context.config.vocabulary,
                                  context.config.width, table, x);
+    if (context.slices == 1 || context.tensor->group != nullptr) return;
+    // The other slices' zeros: -0 + 0 is 0.
+    for (std::size_t i = 0; i < text.tokens.size() * context.config.width; ++i) x[i] += T{0};
   }
   void embedding_backward(const BlockContext<HostEngine>& context, const Text& text, const T* d_x, T*,
                           T* d_table) const {
@@ -152,10 +164,11 @@ class HostEngine {
                                            const Activations<T>& a, const StepHooks& hooks,
                                            double* loss) const {
     const std::size_t V = context.config.vocabulary;
-    const double words = context.tensor == nullptr
-                             ? gpt::cross_entropy_forward(text.targets, V, a.logits, hooks.loss_rows)
-                             : TRY(vocabulary_cross_entropy_forward(*context.tensor->group, text.targets, V,
-                                                                    a.logits, hooks.loss_rows));
+    const double words =
+        context.tensor == nullptr
+            ? gpt::cross_entropy_forward(text.targets, V, a.logits, hooks.loss_rows)
+            : TRY(vocabulary_cross_entropy_forward(context.tensor->group, text.targets, V, a.logits,
+                                                   hooks.loss_rows, context.slices));
     *loss = static_cast<double>(static_cast<T>(words));
     return {};
   }
@@ -175,7 +188,7 @@ class HostEngine {
   core::Result<std::span<const T>> all_logits(const BlockContext<HostEngine>& context, const T* own,
                                               std::vector<T>& room) const {
     const std::span<const T> part(own, context.config.vocabulary);
-    if (context.tensor == nullptr) return part;
+    if (context.tensor == nullptr || context.tensor->group == nullptr) return part;
     const Counts counts(context.tensor->group->size(), part.size());
     room.resize(total(counts));
     TRY(context.tensor->group->gather(part, room, counts));
@@ -205,11 +218,28 @@ class HostEngine {
     core::combine<T>(of.layer.routes->dispatch, of.choices, of.width, weights(of),
                      {slots, of.slots() * of.width}, {output, of.rows * of.width});
   }
+  /// A weight's gradient is the sum over the slices' terms.
   void combine_backward(const ExpertTokens<T>& of, const T* d_output, T* d_slots, T* d_weights) const {
     const std::size_t slots = of.slots() * of.width;
-    core::combine_backward<T>(of.layer.routes->dispatch, of.choices, of.width, weights(of),
-                              {of.layer.output, slots}, tokens(of, d_output), {d_slots, slots},
-                              {d_weights, of.rows * of.choices});
+    const auto& places = of.layer.routes->dispatch;
+    if (of.slices == 1) {
+      return core::combine_backward<T>(places, of.choices, of.width, weights(of), {of.layer.output, slots},
+                                       tokens(of, d_output), {d_slots, slots},
+                                       {d_weights, of.rows * of.choices});
+    }
+    std::vector<T> terms(of.slices);
+    for (std::size_t choice = 0; choice < places.slot_of_choice.size(); ++choice) {
+      d_weights[choice] = 0;
+      if (places.slot_of_choice[choice] == core::Dispatch::kDropped) continue;
+      const auto slot = static_cast<std::size_t>(places.slot_of_choice[choice]);
+      const T* d_row = d_output + choice / of.choices * of.width;
+      for (std::size_t c = 0; c < of.width; ++c)
+        d_slots[slot * of.width + c] = weights(of)[choice] * d_row[c];
+      for (std::size_t i = 0; i < of.slices; ++i)
+        terms[i] = static_cast<T>(dot(of.width, of.layer.output + (slot * of.slices + i) * of.width, d_row));
+      add_in_tree(of.slices, 1, terms.data());
+      d_weights[choice] = terms.front();
+    }
   }
 
   /// output (N, C) += sigmoid(gate) * of_shared; gate (N) may be null, which stands for 1.
@@ -219,17 +249,19 @@ class HostEngine {
       for (std::size_t c = n * width; c < (n + 1) * width; ++c) output[c] += share * of_shared[c];
     }
   }
-  /// d_shared = sigmoid(gate) * d_output, and d_gate (N).
-  void shared_backward(std::size_t rows, std::size_t width, const T* gate, const T* of_shared,
-                       const T* d_output, T* d_shared, T* d_gate) const {
-    for (std::size_t n = 0; n < rows; ++n) {
-      const T share = sigmoid(gate[n]);
-      double product = 0;
-      for (std::size_t c = n * width; c < (n + 1) * width; ++c) {
-        product += static_cast<double>(of_shared[c]) * static_cast<double>(d_output[c]);
-        d_shared[c] = share * d_output[c];
+  /// d_shared = sigmoid(gate) * d_output, and d_gate (N), the sum over the slices' terms.
+  void shared_backward(const SharedRows<T>& of, const T* d_output, T* d_shared, T* d_gate) const {
+    std::vector<T> terms(of.slices);
+    for (std::size_t n = 0; n < of.rows; ++n) {
+      const T share = sigmoid(of.gate[n]);
+      const T* d_row = d_output + n * of.width;
+      for (std::size_t c = 0; c < of.width; ++c) d_shared[n * of.width + c] = share * d_row[c];
+      for (std::size_t i = 0; i < of.slices; ++i) {
+        const T product = static_cast<T>(dot(of.width, of.output + (n * of.slices + i) * of.width, d_row));
+        terms[i] = product * share * (T{1} - share);
       }
-      d_gate[n] = static_cast<T>(product) * share * (T{1} - share);
+      add_in_tree(of.slices, 1, terms.data());
+      d_gate[n] = terms.front();
     }
   }
 
@@ -272,10 +304,15 @@ class HostEngine {
     return {norm.rows, norm.width, norm.epsilon, norm.x, norm.weight, norm.scale};
   }
   static std::size_t member(const BlockContext<HostEngine>& context) {
-    return context.tensor == nullptr ? 0 : context.tensor->group->index();
+    return context.tensor == nullptr ? 0 : context.tensor->index();
   }
   static std::size_t total(const Counts& counts) {
     return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  }
+  static double dot(std::size_t count, const T* a, const T* b) {
+    double product = 0;
+    for (std::size_t c = 0; c < count; ++c) product += static_cast<double>(a[c]) * static_cast<double>(b[c]);
+    return product;
   }
   static T sigmoid(T x) { return T{1} / (T{1} + std::exp(-x)); }
   static std::span<const T> tokens(const ExpertTokens<T>& of, const T* x) { return {x, of.rows * of.width}; }

@@ -1,39 +1,105 @@
 #pragma once
 
+#include <cstddef>
+#include <utility>
+
 #include "apps/gpt/layers/matmul.hpp"
+#include "apps/gpt/model/block_context.hpp"
 #include "apps/gpt/model/pass.hpp"
 #include "apps/gpt/model/weight_work.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
 
-// X is the engine that computes, E its elements.
+// X is the engine that computes, E its elements. A rank computes `slices` slices of each layer, one product
+// for each, so that a slice has the same bits wherever it is computed. Where slices are terms of a sum their
+// results lie beside each other, row by row: (N, slices, width).
 
-/// y (N, out) (+)= x (N, in) * weight^T
+/// What a slice of a product has: some of its outputs, or some of the inputs that each output adds up.
+enum class Sliced { outputs, inputs };
+
+/// One slice of a product, and where its part of each matrix begins.
+struct ProductSlice {
+  LinearShape shape;
+  std::size_t x = 0, weight = 0, y = 0;
+};
+
+inline ProductSlice slice_of(LinearShape whole, Sliced by, std::size_t slices, std::size_t index) {
+  LinearShape shape{whole.rows, whole.in, whole.out, whole.in, whole.in, whole.out};
+  if (by == Sliced::outputs) {
+    shape.out /= slices;
+    return {shape, 0, index * shape.out * whole.in, index * shape.out};
+  }
+  shape.in /= slices;
+  return {shape, index * shape.in, index * shape.in, 0};
+}
+
+/// y = x * weight^T: (N, out), or if slices have inputs, a term from each, (N, slices, out).
 template <class X, class E>
-core::Result<void> project(const X& engine, const Pass<E>& pass, LinearShape shape, std::size_t weight,
-                           const E* x, E* y, Write write = Write::overwrite) {
-  engine.linear_forward(shape, x, TRY(pass.use(weight)), y, write);
+void multiply_forward(const BlockContext<X>& context, Sliced by, LinearShape whole, const E* x,
+                      const E* weight, E* y) {
+  const std::size_t slices = context.slices;
+  for (std::size_t i = 0; i < slices; ++i) {
+    auto slice = slice_of(whole, by, slices, i);
+    if (by == Sliced::inputs) {
+      slice.shape.y_stride = slices * whole.out;
+      slice.y = i * whole.out;
+    }
+    context.engine.linear_forward(slice.shape, x + slice.x, weight + slice.weight, y + slice.y);
+  }
+}
+
+/// d_x (+)= d_y * weight: (N, in), or if slices have outputs, a term from each, (N, slices, in).
+template <class X, class E>
+void multiply_backward(const BlockContext<X>& context, Sliced by, LinearShape whole, const E* d_y,
+                       const E* weight, E* d_x, Write write) {
+  const std::size_t slices = context.slices;
+  for (std::size_t i = 0; i < slices; ++i) {
+    auto slice = slice_of(whole, by, slices, i);
+    if (by == Sliced::outputs) {
+      slice.shape.x_stride = slices * whole.in;
+      slice.x = i * whole.in;
+    }
+    context.engine.linear_backward_input(slice.shape, d_y + slice.y, weight + slice.weight, d_x + slice.x,
+                                         write);
+  }
+}
+
+template <class X, class E>
+void multiply_backward_weight(const BlockContext<X>& context, Sliced by, LinearShape whole, const E* d_y,
+                              const E* x, SumOf<E>* d_weight) {
+  for (std::size_t i = 0; i < context.slices; ++i) {
+    const auto slice = slice_of(whole, by, context.slices, i);
+    context.engine.linear_backward_weight(slice.shape, d_y + slice.y, x + slice.x, d_weight + slice.weight);
+  }
+}
+
+/// As multiply_forward(), with a parameter.
+template <class X, class E>
+core::Result<void> project(const BlockContext<X>& context, const Pass<E>& pass, Sliced by, LinearShape shape,
+                           std::size_t weight, const E* x, E* y) {
+  multiply_forward(context, by, shape, x, TRY(pass.use(weight)), y);
   return {};
 }
 
 /// Adds the weight's gradient, which is then complete, from x (N, in) and d_y (N, out). After pass.use(). x
 /// and d_y are those that the weights' half of backward will find.
 template <class X, class E>
-void add_weight_gradient(const X& engine, const Pass<E>& pass, LinearShape shape, std::size_t weight,
-                         const E* x, const E* d_y) {
-  add_to_gradient(pass, weight, [=, &engine](const Pass<E>& at) {
-    engine.linear_backward_weight(shape, d_y, x, at.gradient(weight));
+core::Result<void> add_weight_gradient(const BlockContext<X>& context, const Pass<E>& pass, Sliced by,
+                                       LinearShape shape, std::size_t weight, const E* x, const E* d_y) {
+  return add_to_gradient(pass, weight, [=](const Pass<E>& at) {
+    multiply_backward_weight(context, by, shape, d_y, x, at.gradient(weight));
   });
 }
 
-/// d_x (N, in) (+)= d_y (N, out) * weight, and adds the weight's gradient, as above.
+/// As multiply_backward(), with a parameter, and adds the weight's gradient, as above.
 template <class X, class E>
-core::Result<void> project_backward(const X& engine, const Pass<E>& pass, LinearShape shape,
-                                    std::size_t weight, const E* x, const E* d_y, E* d_x, Write write) {
+core::Result<void> project_backward(const BlockContext<X>& context, const Pass<E>& pass, Sliced by,
+                                    LinearShape shape, std::size_t weight, const E* x, const E* d_y, E* d_x,
+                                    Write write) {
   const E* values = TRY(pass.use(weight));
-  add_weight_gradient(engine, pass, shape, weight, x, d_y);
-  engine.linear_backward_input(shape, d_y, values, d_x, write);
+  TRY(add_weight_gradient(context, pass, by, shape, weight, x, d_y));
+  multiply_backward(context, by, shape, d_y, values, d_x, write);
   return {};
 }
 

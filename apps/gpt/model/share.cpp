@@ -26,7 +26,8 @@ Result<void> check_share(const ModelConfig& config, const TensorShare& share) {
                 "sequence parallelism is between tensor-parallel ranks, and there is one; use "
                 "--tensor-parallel 2 or more, or leave --sequence-parallel out");
   }
-  if (share.size == 1) return {};
+  if (!share.is_sliced()) return {};
+  const std::size_t slices = share.size * share.slices;
   const struct {
     const char* name;
     std::size_t value;
@@ -37,11 +38,11 @@ Result<void> check_share(const ModelConfig& config, const TensorShare& share) {
               {"feed_forward of the experts that all tokens share", config.experts.shared_feed_forward},
               {"vocabulary", config.vocabulary}};
   for (const auto& [name, value] : cuts) {
-    if (value % share.size == 0) continue;
+    if (value % slices == 0) continue;
     return fail(Errc::invalid_argument,
-                "tensor parallelism cuts the {} evenly, found {} for {} ranks; choose a number of ranks that "
+                "tensor parallelism cuts the {} evenly, found {} for {} {}; choose a number of them that "
                 "divides it",
-                name, value, share.size);
+                name, value, slices, share.slices > 1 ? "slices" : "ranks");
   }
   return {};
 }
@@ -78,18 +79,10 @@ SharedTable::SharedTable(const ModelConfig& config, const TensorShare& share)
       part_(parameter_table(config_of_share(config, share.size))) {}
 
 SharedParameter SharedTable::at(std::size_t parameter) const {
-  SharedParameter found{&whole_.specs[parameter], &part_.specs[parameter], std::nullopt, false};
+  SharedParameter found{&whole_.specs[parameter], &part_.specs[parameter], std::nullopt};
   const auto& whole = found.whole->shape;
   const auto differs = std::mismatch(whole.begin(), whole.end(), found.part->shape.begin()).first;
   if (differs != whole.end()) found.axis = static_cast<std::size_t>(differs - whole.begin());
-  const auto sees_a_part = [&](const BlockParameters& block) {
-    const bool of_heads = block.query_norm == parameter || block.key_norm == parameter;
-    const bool of_choices =
-        block.experts && (block.experts->router == parameter || block.experts->shared_gate == parameter);
-    return of_heads || of_choices;
-  };
-  found.also_sum = share_.size > 1 && !found.axis && !found.whole->is_expert &&
-                   (share_.sequence || std::any_of(whole_.blocks.begin(), whole_.blocks.end(), sees_a_part));
   return found;
 }
 
@@ -110,7 +103,6 @@ void SharedTable::declare(std::span<core::ParameterSpec> specs) const {
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const SharedParameter shared = at(i);
     auto& spec = specs[i];
-    if (shared.also_sum) spec.also_sum = "tp";
     // An expert that is whole here, and on no other rank that shares the layer.
     const bool is_apart = columns_ > 1 && shared.whole->is_expert;
     if (!shared.axis && !is_apart) continue;

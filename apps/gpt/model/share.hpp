@@ -22,7 +22,10 @@ namespace troupe::apps::gpt {
 struct TensorShare {
   std::size_t size = 1;
   std::size_t index = 0;
-  bool sequence = false;  ///< sequence parallelism: norms see a part of the rows
+  bool sequence = false;   ///< sequence parallelism: norms see a part of the rows
+  std::size_t slices = 1;  ///< of the part, in which it is computed; each is as large on every rank
+
+  bool is_sliced() const { return size * slices > 1; }
 };
 
 /// Errc::invalid_argument names what does not divide.
@@ -52,10 +55,6 @@ struct SharedParameter {
   const ParameterSpec* whole;
   const ParameterSpec* part;
   std::optional<std::size_t> axis;  ///< the axis that is cut; empty: every rank keeps it whole
-  /// It is whole, and its gradient is complete only as the sum over the group: each rank sees a part of the
-  /// rows (sequence parallelism), of the heads (norms of queries and keys) or of the experts' gradients
-  /// (routers).
-  bool also_sum = false;
 };
 
 /// The parameters of a model and of one share of it, with the same places and names.
@@ -79,8 +78,7 @@ class SharedTable {
     return {first, first + ranks};
   }
 
-  /// Adds to parameters as a session registers them, which have the part's shapes, what they are parts of,
-  /// and which gradients are summed over the group.
+  /// Adds to parameters as a session registers them, which have the part's shapes, what they are parts of.
   void declare(std::span<core::ParameterSpec> specs) const;
 
  private:

@@ -7,6 +7,7 @@
 
 #include "apps/gpt/layers/cross_entropy.hpp"
 #include "apps/gpt/layers/vector_math.hpp"
+#include "apps/gpt/model/tree.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -24,11 +25,11 @@ std::optional<std::size_t> row_of(std::int32_t token, std::size_t index, std::si
 
 /// The greatest value of each row over all members.
 template <class T>
-Result<std::vector<T>> greatest_of_rows(TensorGroup<T>& group, std::size_t rows, std::size_t part,
+Result<std::vector<T>> greatest_of_rows(TensorGroup<T>* group, std::size_t rows, std::size_t part,
                                         const T* logits) {
   std::vector<T> most(rows);
   for (std::size_t n = 0; n < rows; ++n) most[n] = largest(part, logits + n * part);
-  TRY(group.max(most));
+  if (group != nullptr) TRY(group->max(most));
   return most;
 }
 
@@ -64,19 +65,24 @@ void vocabulary_embedding_backward(std::span<const std::int32_t> tokens, std::si
 }
 
 template <class T>
-Result<double> vocabulary_cross_entropy_forward(TensorGroup<T>& group, std::span<const std::int32_t> targets,
+Result<double> vocabulary_cross_entropy_forward(TensorGroup<T>* group, std::span<const std::int32_t> targets,
                                                 std::size_t part, T* logits,
-                                                std::optional<std::size_t> divisor) {
-  const std::size_t rows = targets.size();
+                                                std::optional<std::size_t> divisor, std::size_t slices) {
+  const std::size_t rows = targets.size(), slice = part / slices;
+  const std::size_t index = group == nullptr ? 0 : group->index();
   const auto most = TRY(greatest_of_rows(group, rows, part, static_cast<const T*>(logits)));
-  std::vector<T> sums(2 * rows);  // of exponentials, then the targets' logits minus the greatest
+  // For each slice the sums of exponentials, then the targets' logits minus the greatest.
+  std::vector<T> sums(slices * 2 * rows);
   for (std::size_t n = 0; n < rows; ++n) {
     T* row = logits + n * part;
-    if (const auto target = row_of(targets[n], group.index(), part)) sums[rows + n] = row[*target] - most[n];
+    if (const auto target = row_of(targets[n], index, part)) sums[rows + n] = row[*target] - most[n];
     exponentials<T>(part, row, most[n], row);
-    sums[n] = ordered_sum<T>(part, [=](std::size_t v) { return row[v]; });
+    for (std::size_t i = 0; i < slices; ++i)
+      sums[i * 2 * rows + n] = ordered_sum<T>(slice, [=](std::size_t v) { return row[i * slice + v]; });
   }
-  TRY(group.sum(sums));
+  add_in_tree(slices, 2 * rows, sums.data());
+  sums.resize(2 * rows);
+  if (group != nullptr) TRY(group->sum(sums));
   double loss = 0;
   for (std::size_t n = 0; n < rows; ++n) {
     const T inverse = T{1} / sums[n];
@@ -106,7 +112,7 @@ void vocabulary_cross_entropy_backward(std::span<const std::int32_t> targets, st
 template <class T>
 Result<void> vocabulary_entropy_forward(TensorGroup<T>& group, const VocabularyEntropy<T>& of, T* entropy) {
   const std::size_t N = of.rows, P = of.part;
-  const auto most = TRY(greatest_of_rows(group, N, P, of.logits));
+  const auto most = TRY(greatest_of_rows(&group, N, P, of.logits));
   std::vector<T> sums(2 * N);  // of exponentials, then of exponentials times their logits minus the greatest
   for (std::size_t n = 0; n < N; ++n) {
     const T* x = of.logits + n * P;
@@ -140,9 +146,10 @@ template void vocabulary_embedding_forward<float>(std::span<const std::int32_t>,
                                                   std::size_t, const float*, float*);
 template void vocabulary_embedding_backward<float>(std::span<const std::int32_t>, std::size_t, std::size_t,
                                                    std::size_t, const float*, float*);
-template Result<double> vocabulary_cross_entropy_forward<float>(TensorGroup<float>&,
+template Result<double> vocabulary_cross_entropy_forward<float>(TensorGroup<float>*,
                                                                 std::span<const std::int32_t>, std::size_t,
-                                                                float*, std::optional<std::size_t>);
+                                                                float*, std::optional<std::size_t>,
+                                                                std::size_t);
 template void vocabulary_cross_entropy_backward<float>(std::span<const std::int32_t>, std::size_t,
                                                        std::size_t, float*, float,
                                                        std::optional<std::size_t>);
@@ -153,9 +160,10 @@ template void vocabulary_embedding_forward<double>(std::span<const std::int32_t>
                                                    std::size_t, const double*, double*);
 template void vocabulary_embedding_backward<double>(std::span<const std::int32_t>, std::size_t, std::size_t,
                                                     std::size_t, const double*, double*);
-template Result<double> vocabulary_cross_entropy_forward<double>(TensorGroup<double>&,
+template Result<double> vocabulary_cross_entropy_forward<double>(TensorGroup<double>*,
                                                                  std::span<const std::int32_t>, std::size_t,
-                                                                 double*, std::optional<std::size_t>);
+                                                                 double*, std::optional<std::size_t>,
+                                                                 std::size_t);
 template void vocabulary_cross_entropy_backward<double>(std::span<const std::int32_t>, std::size_t,
                                                         std::size_t, double*, double,
                                                         std::optional<std::size_t>);

@@ -23,11 +23,14 @@ void vocabulary_embedding_backward(std::span<const std::int32_t> tokens, std::si
                                    std::size_t width, const T* d_x, T* d_table);
 
 /// As cross_entropy_forward(), for logits (N, P), with the same P on every member: a row's greatest logit is
-/// taken over all members, and its sum of exponentials and its target's logit are summed over them.
+/// taken over all members, and its sum of exponentials and its target's logit are summed over them. A member
+/// has its tokens in `slices` equal parts, and adds those of each up by themselves. Without a group it is the
+/// only member.
 template <class T>
-core::Result<double> vocabulary_cross_entropy_forward(TensorGroup<T>& group,
+core::Result<double> vocabulary_cross_entropy_forward(TensorGroup<T>* group,
                                                       std::span<const std::int32_t> targets, std::size_t part,
-                                                      T* logits, std::optional<std::size_t> divisor = {});
+                                                      T* logits, std::optional<std::size_t> divisor = {},
+                                                      std::size_t slices = 1);
 
 /// As cross_entropy_backward(), for this member's part; nothing is communicated.
 template <class T>

@@ -77,29 +77,35 @@ E* place_for_weights(const Pass<E>& pass, E* scratch, std::size_t count) {
   return pass.later == nullptr ? scratch : pass.later->take(count);
 }
 
-/// Adds to a parameter's gradient, which is then complete, by `add(pass)`, after pass.use(); if the weights'
-/// half of backward is deferred, later and with the pass of that time. What `add` refers to must still exist
-/// then.
 template <class E, class Add>
-void add_to_gradient(const Pass<E>& pass, std::size_t parameter, Add add) {
-  if (pass.later == nullptr) {
+core::Result<void> add_now(const Pass<E>& pass, std::size_t parameter, const Add& add) {
+  if constexpr (std::is_void_v<decltype(add(pass))>) {
     add(pass);
-    return pass.ready(parameter);
+  } else {
+    TRY(add(pass));
   }
+  pass.ready(parameter);
+  return {};
+}
+
+/// Adds to a parameter's gradient, which is then complete, by `add(pass)`, which may return a result, after
+/// pass.use(); if the weights' half of backward is deferred, later and with the pass of that time. What `add`
+/// refers to must still exist then.
+template <class E, class Add>
+core::Result<void> add_to_gradient(const Pass<E>& pass, std::size_t parameter, Add add) {
+  if (pass.later == nullptr) return add_now(pass, parameter, add);
   pass.later->add([=](const Pass<E>& at) -> core::Result<void> {
     TRY(at.use(parameter));
-    add(at);
-    at.ready(parameter);
-    return {};
+    return add_now(at, parameter, add);
   });
+  return {};
 }
 
 /// The same for a parameter whose values the other half does not read.
 template <class E, class Add>
 core::Result<void> use_and_add_to_gradient(const Pass<E>& pass, std::size_t parameter, Add add) {
   if (pass.later == nullptr) TRY(pass.use(parameter));
-  add_to_gradient(pass, parameter, std::move(add));
-  return {};
+  return add_to_gradient(pass, parameter, std::move(add));
 }
 
 // N rows, C width, F feed_forward, G of the shared expert, R rows that experts compute with, Q the width of

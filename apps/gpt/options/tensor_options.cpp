@@ -16,28 +16,57 @@ void add_tensor_options(CLI::App& app, core::TrainingOptions& training, TensorOp
                "With --tensor-parallel, split norms and the residual stream too, by rows");
   add_number(
       app, "--tensor-slices", tensor.slices, {1, 1024},
-      "Compute each layer on one rank in the slices of this many tensor-parallel ranks: a reference for "
-      "their bits")
-      ->capture_default_str();
+      "Compute each layer in this many slices: the same bits on any number of tensor-parallel ranks that "
+      "divides it [as many as --tensor-parallel]");
   add_number(app, "--context-parallel", training.context_parallel, {1, 1024},
              "Ranks that share each sequence; each has an early and a late piece")
       ->capture_default_str();
 }
 
+namespace {
+
+core::Result<void> check_slices(const core::TrainingOptions& training, const TensorOptions& tensor) {
+  const int ranks = training.tensor_parallel, slices = slices_of(training, tensor);
+  if (slices == ranks) return {};
+  const int each = slices / ranks;
+  if (slices % ranks != 0) {
+    return fail(Errc::invalid_argument,
+                "tensor-parallel ranks compute the same number of slices, found --tensor-slices {} for {} "
+                "ranks; choose a multiple of --tensor-parallel, or leave --tensor-slices out",
+                slices, ranks);
+  }
+  if (ranks > 1 && (each & (each - 1)) != 0) {
+    return fail(
+        Errc::invalid_argument,
+        "slices are added in pairs, and pairs of pairs: a rank must have 1, 2, 4, 8 ... of them, found "
+        "{} slices for {} ranks, which is {} each; choose --tensor-slices {}, or other ranks",
+        slices, ranks, each, 2 * ranks);
+  }
+  if (training.numerics != core::Numerics::ordered) {
+    return fail(Errc::invalid_argument,
+                "--tensor-slices fixes the order of sums, which fast numerics leave to the back-end; use "
+                "--numerics ordered, or leave --tensor-slices out");
+  }
+  if (training.expert_parts() > 1 || training.expert_columns() > 1) {
+    return fail(Errc::unavailable,
+                "slices of experts are those of layers, found --tensor-slices {} for {} ranks with experts "
+                "that are cut over {}; leave out --expert-tensor-parallel, or --tensor-slices",
+                slices, ranks, training.expert_tensor_parallel);
+  }
+  return {};
+}
+
+}  // namespace
+
 core::Result<void> check_tensor_options(const core::TrainingOptions& training, const TensorOptions& tensor,
                                         bool is_local) {
-  if (training.tensor_parallel > 1 && tensor.slices > 1) {
-    return fail(Errc::invalid_argument,
-                "--tensor-slices is for ranks with whole layers, found it with --tensor-parallel {}; leave "
-                "one of the two out",
-                training.tensor_parallel);
-  }
-  if (tensor.sequence_parallel && training.tensor_parallel == 1 && tensor.slices == 1) {
+  TRY(check_slices(training, tensor));
+  if (tensor.sequence_parallel && training.tensor_parallel == 1) {
     return fail(Errc::invalid_argument,
                 "--sequence-parallel is between tensor-parallel ranks, and there is one; add "
                 "--tensor-parallel 2 or more, or leave it out");
   }
-  if (is_local && (training.tensor_parallel > 1 || tensor.slices > 1 || training.context_parallel > 1)) {
+  if (is_local && (slices_of(training, tensor) > 1 || training.context_parallel > 1)) {
     return fail(Errc::invalid_argument,
                 "--local is one rank that computes whole layers; leave it out, or --tensor-parallel, "
                 "--tensor-slices and --context-parallel");
@@ -48,12 +77,12 @@ core::Result<void> check_tensor_options(const core::TrainingOptions& training, c
 std::vector<std::pair<std::string, std::string>> describe(const core::TrainingOptions& training,
                                                           const TensorOptions& tensor) {
   std::vector<std::pair<std::string, std::string>> rows;
-  const bool is_shared = training.tensor_parallel > 1;
-  if (is_shared || tensor.slices > 1) {
-    rows.emplace_back(is_shared ? "tensor-parallel ranks" : "tensor slices",
-                      std::to_string(is_shared ? training.tensor_parallel : tensor.slices));
+  const int ranks = training.tensor_parallel, slices = slices_of(training, tensor);
+  if (ranks > 1) {
+    rows.emplace_back("tensor-parallel ranks", std::to_string(ranks));
     rows.emplace_back("sequence parallelism", tensor.sequence_parallel ? "on" : "off");
   }
+  if (slices > 1) rows.emplace_back("tensor slices", std::to_string(slices));
   if (training.context_parallel > 1)
     rows.emplace_back("context-parallel ranks", std::to_string(training.context_parallel));
   return rows;

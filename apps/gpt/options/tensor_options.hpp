@@ -14,9 +14,14 @@ namespace troupe::apps::gpt {
 /// context_parallel the number that share each sequence.
 struct TensorOptions {
   bool sequence_parallel = false;
-  /// One rank computes the layers in this many slices, as this many tensor-parallel ranks would.
-  int slices = 1;
+  /// Each layer is computed in this many slices, whose results are added in one tree: the same bits on any
+  /// number of tensor-parallel ranks that divides it. 0: as many as ranks.
+  int slices = 0;
 };
+
+inline int slices_of(const core::TrainingOptions& training, const TensorOptions& tensor) {
+  return tensor.slices == 0 ? training.tensor_parallel : tensor.slices;
+}
 
 void add_tensor_options(CLI::App& app, core::TrainingOptions& training, TensorOptions& tensor);
 

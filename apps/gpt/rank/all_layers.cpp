@@ -40,12 +40,13 @@ std::vector<std::size_t> AllLayers::places() const {
 
 std::vector<core::DeclaredOperation> AllLayers::operations() const {
   const std::size_t rows = options_.microbatch.rows() / options_.model.experts.members;
-  return expert_operations(options_.model, table().part(), rows, core::size_of(options_.arithmetic.dtype));
+  return expert_operations(options_.model, table().part(), rows, core::size_of(options_.arithmetic.dtype),
+                           table().share().slices);
 }
 
 Result<std::size_t> AllLayers::bytes() const {
   if (context_) return ContextRank::bytes(options_, *share_, device_.kind());
-  if (share_->is_shared()) {
+  if (table().share().is_sliced()) {
     return shared_model_bytes({options_.model, options_.microbatch, options_.arithmetic, table().share()},
                               device_.kind());
   }
@@ -71,11 +72,10 @@ Result<void> AllLayers::open(actors::Session& session, const Corpus& corpus) {
 
 Result<std::unique_ptr<TrainableModel>> AllLayers::make_model() {
   if (context_) return context_->make_model(options_, *share_, device_, compute_);
-  if (share_->is_shared()) {
+  if (table().share().is_sliced()) {
     return create_shared_model({options_.model, options_.microbatch, options_.arithmetic, table().share()},
                                share_->place(device_, compute_));
   }
-  if (options_.tensor.slices > 1) return create_sliced_model(options_, device_.kind());
   return create_model(options_.model, options_.microbatch, options_.arithmetic, device_, compute_);
 }
 

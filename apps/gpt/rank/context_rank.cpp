@@ -18,7 +18,6 @@ Result<std::unique_ptr<ContextRank>> ContextRank::create(const TrainerOptions& o
   const int size = training.context_parallel;
   if (size < 1) return fail(Errc::invalid_argument, "context_parallel must be 1 or more, found {}", size);
   if (size == 1) return std::unique_ptr<ContextRank>{};
-  TRY(check_tensor_options(training, options.tensor, false));
   TRY(SequencePart::shape_of(options.microbatch, static_cast<std::size_t>(size)));
   // Tensor-parallel ranks are numbered consecutively; the ranks that share a sequence come next.
   const auto index = static_cast<std::size_t>(rank.value / training.tensor_parallel % size);
@@ -55,7 +54,6 @@ Result<std::unique_ptr<TrainableModel>> ContextRank::make_model(const TrainerOpt
                                                                 TensorRank& tensor, gpu::Device& device,
                                                                 gpu::StreamView compute) {
   const StageShape shape = TRY(part_shape(options, tensor));
-  if (options.tensor.slices > 1) return create_sliced_model(options, device.kind(), &group_);
   auto stage = TRY(make_stage(options, uncut(options.model), shape, tensor.place(device, compute)));
   return std::make_unique<UncutModel>(options.model, options.microbatch, std::move(stage),
                                       TRY(bytes(options, tensor, device.kind())));

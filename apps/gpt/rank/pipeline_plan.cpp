@@ -4,6 +4,7 @@
 
 #include "apps/gpt/model/weight_work.hpp"
 #include "apps/gpt/rank/stage_passes.hpp"
+#include "apps/gpt/rank/tensor_rank.hpp"
 #include "apps/gpt/stage/stages.hpp"
 #include "apps/pipeline/runner.hpp"
 #include "core/errors.hpp"
@@ -27,13 +28,6 @@ bool goes_by_passes(const TrainerOptions& options) {
 /// The number of ranks of one stage.
 int stage_ranks(const TrainerOptions& options, core::WorldSize world) {
   return world.value / options.session.training.pipeline_parallel;
-}
-
-/// The rank's share of the layers that it computes.
-TensorShare share_of(const TrainerOptions& options, PipelinePlace place) {
-  const int size = options.session.training.tensor_parallel;
-  return {static_cast<std::size_t>(size), static_cast<std::size_t>(place.rank.value % size),
-          options.tensor.sequence_parallel};
 }
 
 /// The rank's tokens of each sequence. ContextRank has checked that they are cut evenly.
@@ -63,12 +57,6 @@ Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world
                 parts > 1 ? fmt::format("{} times ", stages) : "", parts > 1 ? parts : stages, world.value,
                 parts > 1 ? "--pipeline-parallel, --tensor-parallel and --context-parallel whose product"
                           : "a --pipeline-parallel that");
-  }
-  if (options.tensor.slices > 1) {
-    return fail(Errc::unavailable,
-                "stages are not computed in slices, found --tensor-slices {}; leave it out, or "
-                "--pipeline-parallel",
-                options.tensor.slices);
   }
   if (training.expert_ranks() > 1 && options.pipeline.chunks > 1 && !goes_by_passes(options)) {
     return fail(
@@ -101,7 +89,7 @@ Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace 
                                    gpu::DeviceKind device) {
   const auto cut = TRY(cut_of(options, place));
   const auto schedule = TRY(schedule_of(options, place));
-  const SharedTable shared(options.model, share_of(options, place));
+  const SharedTable shared(options.model, share_of(options, place.rank));
   const auto model = config_of_share(options.model, shared.share().size);
   const auto& table = shared.part();
   const auto elements_of = [&](TableRange range) {
@@ -131,7 +119,7 @@ StageShape stage_shape(const TrainerOptions& options, PipelinePlace place,
           .keep = options.arithmetic.keep,
           .slots = StageRunner(schedule, stage).slots(),
           .is_split = splits_backward(options),
-          .share = share_of(options, place),
+          .share = share_of(options, place.rank),
           .context_parallel = static_cast<std::size_t>(options.session.training.context_parallel)};
 }
 

@@ -20,14 +20,6 @@ core::Result<std::unique_ptr<RankModel>> create_rank_model(actors::RankWorld& wo
     const PipelinePlace place{world.rank(), world.world_size()};
     return TRY(PipelineTrainer::create(options, place, device, std::move(share), std::move(context)));
   }
-  const auto& training = options.session.training;
-  if (options.tensor.slices > 1 && world.world_size().value != training.context_parallel) {
-    return core::fail(
-        core::Errc::invalid_argument,
-        "--tensor-slices is for one rank, or for those that share each sequence, which compute all "
-        "lanes; found {} ranks and --context-parallel {}; start that many",
-        world.world_size().value, training.context_parallel);
-  }
   return std::make_unique<AllLayers>(options, device, std::move(share), std::move(context));
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "apps/gpt/model/tree.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -52,11 +53,8 @@ Result<void> SessionTensorGroup::exchange_and_add(std::span<const float> all, st
   const std::span taken(taken_);
   TRY(group_->wait(TRY(group_->all_to_all(gpu::view_of(all), counts, gpu::view_of(taken),
                                           Counts(size_, own.size()), DType::f32))));
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    float total = taken[i];
-    for (std::size_t member = 1; member < size_; ++member) total += taken[member * own.size() + i];
-    own[i] = total;
-  }
+  add_in_tree(size_, own.size(), taken_.data());
+  std::copy_n(taken_.begin(), own.size(), own.begin());
   return {};
 }
 

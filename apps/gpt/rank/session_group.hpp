@@ -9,8 +9,8 @@
 namespace troupe::apps::gpt {
 
 /// A session's group of ranks, for tensors in host memory. In `ordered` numerics every sum adds the members'
-/// values in their order: an exchange of parts, a sum here, and a gather if all want the result; the bytes
-/// sent are those of a ring. In `fast` numerics sums are the back-end's own.
+/// values in a tree (add_in_tree()): an exchange of parts, a sum here, and a gather if all want the result;
+/// the bytes sent are those of a ring. In `fast` numerics sums are the back-end's own.
 class SessionTensorGroup final : public TensorGroup<float> {
  public:
   SessionTensorGroup(std::size_t size, std::size_t index, core::Numerics numerics)
@@ -29,7 +29,7 @@ class SessionTensorGroup final : public TensorGroup<float> {
                                  const Counts& counts) override;
 
  private:
-  /// scatter_sum() in the order of members.
+  /// scatter_sum() in the tree of members.
   core::Result<void> exchange_and_add(std::span<const float> all, std::span<float> own, const Counts& counts);
 
   std::size_t size_;

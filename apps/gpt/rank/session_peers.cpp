@@ -45,7 +45,8 @@ ModelConfig model_of_first_parts(ModelConfig config) {
 }  // namespace
 
 std::vector<core::DeclaredOperation> expert_operations(const ModelConfig& config, const ParameterTable& own,
-                                                       std::size_t rows, std::size_t element_bytes) {
+                                                       std::size_t rows, std::size_t element_bytes,
+                                                       std::size_t slices) {
   const ExpertConfig& experts = config.experts;
   std::vector<core::DeclaredOperation> operations;
   if (experts.ranks == 1) return operations;
@@ -56,7 +57,7 @@ std::vector<core::DeclaredOperation> expert_operations(const ModelConfig& config
   };
   const std::size_t row_bytes = config.width * element_bytes;
   const auto slots = every(rows * experts.sent() * row_bytes),
-             received = every(experts.most_rows(rows) * row_bytes);
+             received = every(experts.most_rows(rows) * row_bytes * slices);
   for (const BlockParameters& block : own.blocks) {
     if (!block.experts) continue;
     const auto& unit = own.specs[block.experts->router].unit;

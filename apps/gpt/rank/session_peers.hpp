@@ -87,9 +87,10 @@ class SessionPeers final : public ExpertPeers {
 /// What a rank's peers post in a microbatch of `rows` tokens, as SessionOptions::operations: for each layer
 /// with experts the counts, then tokens to their experts and back, and in backward gradients likewise, whose
 /// counts are those of forward. Empty where no experts are distributed. `own` is the table of the rank,
-/// `element_bytes` of what passes compute with.
+/// `element_bytes` of what passes compute with; rows that come back have a term of each of its `slices`.
 std::vector<core::DeclaredOperation> expert_operations(const ModelConfig& config, const ParameterTable& own,
-                                                       std::size_t rows, std::size_t element_bytes);
+                                                       std::size_t rows, std::size_t element_bytes,
+                                                       std::size_t slices = 1);
 
 /// The configuration of a rank of a job, with its place among the ranks that experts are distributed over.
 /// `fast` numerics group their products. Errc::invalid_argument for experts that cannot be cut.

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "apps/gpt/stage/shared_model.hpp"
-#include "apps/gpt/stage/sliced_model.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -12,14 +11,27 @@ using core::Errc;
 using core::fail;
 using core::Result;
 
+// The ranks of a group are numbered consecutively.
+TensorShare share_of(const TrainerOptions& options, core::Rank rank) {
+  const auto& training = options.session.training;
+  const auto size = static_cast<std::size_t>(training.tensor_parallel);
+  return {size, static_cast<std::size_t>(rank.value) % size, options.tensor.sequence_parallel,
+          static_cast<std::size_t>(slices_of(training, options.tensor)) / size};
+}
+
 Result<std::unique_ptr<TensorRank>> TensorRank::create(const TrainerOptions& options, core::Rank rank,
                                                        gpu::DeviceKind device) {
   const int size = options.session.training.tensor_parallel;
   if (size < 1) return fail(Errc::invalid_argument, "tensor_parallel must be 1 or more, found {}", size);
-  // The ranks of a group are numbered consecutively.
-  const TensorShare share{static_cast<std::size_t>(size), static_cast<std::size_t>(rank.value % size),
-                          options.tensor.sequence_parallel};
-  if (size > 1)
+  TRY(check_tensor_options(options.session.training, options.tensor, false));
+  const TensorShare share = share_of(options, rank);
+  if (share.slices > 1 && device == gpu::DeviceKind::cuda) {
+    return fail(Errc::unavailable,
+                "on a GPU a rank computes one slice of each layer, found --tensor-slices {} for {} of them; "
+                "use --device host, or leave --tensor-slices out",
+                share.size * share.slices, share.size);
+  }
+  if (share.is_sliced())
     TRY(check_shared_model({options.model, options.microbatch, options.arithmetic, share}, device));
   return std::unique_ptr<TensorRank>(new TensorRank(options, share, device));
 }
@@ -77,23 +89,6 @@ Result<std::span<const std::byte>> TensorRank::whole_on_host(std::size_t paramet
     copy_from_part(layout, gathered_bytes_.data() + i * bytes, whole_bytes_.data());
   }
   return std::span<const std::byte>(whole_bytes_);
-}
-
-Result<std::unique_ptr<TrainableModel>> create_sliced_model(const TrainerOptions& options,
-                                                            gpu::DeviceKind device,
-                                                            TensorGroup<float>* context) {
-  if (device == gpu::DeviceKind::cuda) {
-    return fail(Errc::unavailable,
-                "one rank computes in slices on the host device only; use --device host, or leave "
-                "--tensor-slices out");
-  }
-  const TensorShare share{static_cast<std::size_t>(std::max(options.tensor.slices, 1)), 0,
-                          options.tensor.sequence_parallel};
-  TRY(validate(options.model));
-  TRY(check_share(options.model, share));
-  const int lanes = std::max(options.session.training.lanes, 1);
-  return TRY(
-      SlicedModel::create(options.model, options.microbatch, options.arithmetic.keep, share, lanes, context));
 }
 
 }  // namespace troupe::apps::gpt

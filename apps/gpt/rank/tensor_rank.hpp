@@ -15,6 +15,10 @@
 
 namespace troupe::apps::gpt {
 
+/// The part of each layer that a rank keeps, and the slices of it. The options have passed
+/// check_tensor_options().
+TensorShare share_of(const TrainerOptions& options, core::Rank rank);
+
 /// A trainer rank's side of tensor parallelism: its share of the layers, all of them if it is alone, and the
 /// session's group "tp".
 class TensorRank {
@@ -53,11 +57,5 @@ class TensorRank {
   std::vector<float> gathered_, whole_;
   std::vector<std::byte> gathered_bytes_, whole_bytes_;
 };
-
-/// The model of a rank that keeps all of it and computes all lanes, in slices. Errors as those of TensorRank.
-/// `context` may share the sequences.
-core::Result<std::unique_ptr<TrainableModel>> create_sliced_model(const TrainerOptions& options,
-                                                                  gpu::DeviceKind device,
-                                                                  TensorGroup<float>* context = nullptr);
 
 }  // namespace troupe::apps::gpt

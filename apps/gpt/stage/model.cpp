@@ -21,8 +21,9 @@ Result<BasicModel<T>> BasicModel<T>::create(const ModelConfig& config, BatchShap
   TRY(check_shape(config, shape));
   TRY(check_keep(config, keep));
   StageShape whole{.batch = shape, .keep = keep};
+  whole.share.slices = sharing.slices;
   if (sharing.layers != nullptr)
-    whole.share = {sharing.layers->size(), sharing.layers->index(), sharing.sequence};
+    whole.share = {sharing.layers->size(), sharing.layers->index(), sharing.sequence, sharing.slices};
   if (sharing.context != nullptr) whole.context_parallel = sharing.context->size();
   Carver plan(nullptr, HostEngine<T>::kAlign);
   place_stage<HostEngine<T>>(plan, config, uncut(config), whole);

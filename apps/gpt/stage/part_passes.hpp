@@ -35,7 +35,7 @@ core::Result<void> token_forward(const PartContext<X>& context, const Pass<E>& p
   const E* table = TRY(pass.use(context.table.embedding));
   block.engine.embedding_forward(block, text, table, tensor == nullptr ? x : tensor->partial);
   if (tensor == nullptr) return {};
-  const E* sum = TRY(summed_rows<X>(block, tensor->partial));
+  const E* sum = TRY(summed_over_members<X>(block, tensor->partial));
   block.engine.copy(sum, x, own_rows(block) * block.config.width);
   return {};
 }
@@ -63,7 +63,7 @@ core::Result<void> part_loss(const PartContext<X>& context, const Activations<E>
   const BlockContext<X>& block = context.block;
   const LinearShape shape{block.shape.rows(), block.config.width, block.config.vocabulary};
   const E* x = TRY(all_rows<X>(block, a.final_norm.output));
-  block.engine.linear_forward(shape, x, TRY(pass.use(context.table.head)), a.logits);
+  TRY(project(block, pass, Sliced::outputs, shape, context.table.head, x, a.logits));
   return block.engine.cross_entropy_forward(block, text, a, pass.hooks, loss);
 }
 
@@ -79,15 +79,15 @@ core::Result<void> head_backward(const PartContext<X>& context, const Activation
   const E* head = TRY(pass.use(parameter));
   if (!config.tied_embeddings) {
     x = kept_for_weights(pass, x, shape.rows * shape.in, a.final_norm.output);
-    add_weight_gradient(block.engine, pass, shape, parameter, x, a.logits);
+    TRY(add_weight_gradient(block, pass, Sliced::outputs, shape, parameter, x, a.logits));
   } else {
     // Without a place for the gradient, another part multiplies and waits for this, so it is not deferred. A
     // tied embedding is ready once its rows are added too.
     if (pass.gradient(parameter) != nullptr)
-      block.engine.linear_backward_weight(shape, a.logits, x, pass.gradient(parameter));
+      multiply_backward_weight(block, Sliced::outputs, shape, a.logits, x, pass.gradient(parameter));
     if (!context.part.has_begin() || pass.gradient(parameter) == nullptr) pass.ready(parameter);
   }
-  block.engine.linear_backward_input(shape, a.logits, head, d.normed);
+  multiply_backward(block, Sliced::outputs, shape, a.logits, head, d.normed, Write::overwrite);
   const E* d_normed = TRY(summed_rows<X>(block, d.normed));
   block.engine.zero(d.residual, own_rows(block) * config.width);
   return norm_backward(block, context.table.final_norm, a.output, a.final_norm, d_normed, d, pass);

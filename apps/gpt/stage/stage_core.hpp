@@ -58,13 +58,14 @@ StagePlaces<X> place_stage(Carver& carver, const ModelConfig& config, const Stag
                            const StageShape& shape) {
   using E = typename X::Element;
   const std::size_t N = shape.batch.rows(), C = config.width;
-  const auto [members, member, sequence] = shape.share;
+  const auto [members, member, sequence, slices] = shape.share;
   const std::size_t rows = sequence ? most_own_rows(N, members) : N;
-  const ActivationExtents extents{.stream_rows = rows, .keys = shape.batch.length * shape.context_parallel};
+  const ActivationExtents extents{
+      .stream_rows = rows, .keys = shape.batch.length * shape.context_parallel, .slices = slices};
   StagePlaces<X> places;
   places.scratch = carve_gradients<X>(carver, config, shape.batch, extents);
-  if (members > 1) {
-    places.tensor = carve_tensor<X>(carver, members, sequence, N, config);
+  if (shape.share.is_sliced()) {
+    places.tensor = carve_tensor<X>(carver, shape.share, N, config);
     // Forward does not use it, and backward is done with it when a block recomputes forward.
     places.tensor->partial = places.scratch.normed;
   }
@@ -151,7 +152,7 @@ class StageCore {
   gpu::BufferView rows_at(E* rows) const { return view(rows, own_rows() * config_.width); }
 
   PartContext<X> context(int chunk, BatchShape batch, Desk* desk = nullptr) const {
-    return {{config_, batch, engine_, places_.tensor ? &*places_.tensor : nullptr,
+    return {{config_, batch, engine_, shape_.share.slices, places_.tensor ? &*places_.tensor : nullptr,
              places_.sequences ? &*places_.sequences : nullptr, desk},
             table_,
             part(chunk),
@@ -191,9 +192,10 @@ class StageCore {
     return {view(a.logits, N * config_.vocabulary), view(normed, N * config_.width)};
   }
   void add_head_gradient(const HeadFactors& factors, SumOf<E>* gradient) const {
-    engine_.linear_backward_weight({shape_.batch.rows(), config_.width, config_.vocabulary},
-                                   reinterpret_cast<const E*>(factors.logits.data),
-                                   reinterpret_cast<const E*>(factors.normed.data), gradient);
+    multiply_backward_weight(context(0, shape_.batch).block, Sliced::outputs,
+                             {shape_.batch.rows(), config_.width, config_.vocabulary},
+                             reinterpret_cast<const E*>(factors.logits.data),
+                             reinterpret_cast<const E*>(factors.normed.data), gradient);
   }
 
   /// One sequence of 1..T tokens through a chunk, in the first slots.
@@ -210,7 +212,8 @@ class StageCore {
     const auto with = context(chunk, {1, sequence_});
     const E* last = TRY(all_rows<X>(with.block, a.final_norm.output)) + token * config_.width;
     const E* head = TRY(pass.use(table_.head));
-    engine_.linear_forward({1, config_.width, config_.vocabulary}, last, head, a.logits);
+    multiply_forward(with.block, Sliced::outputs, {1, config_.width, config_.vocabulary}, last, head,
+                     a.logits);
     return a.logits;
   }
 

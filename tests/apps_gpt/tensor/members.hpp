@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "apps/gpt/model/activations.hpp"
-#include "apps/gpt/stage/slice_group.hpp"
+#include "tests/apps_gpt/tensor/slice_group.hpp"
 
 namespace troupe::apps::gpt {
 

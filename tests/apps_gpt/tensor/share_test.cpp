@@ -26,7 +26,7 @@ ModelConfig model_of_shares() {
   return config;
 }
 
-/// A registered part, as text: its shape, the whole's and where it begins; and "summed".
+/// A registered part, as text: its shape, the whole's and where it begins.
 std::map<std::string, std::string> declared(const TensorShare& share) {
   const SharedTable table(model_of_shares(), share);
   std::vector<core::ParameterSpec> specs;
@@ -43,12 +43,12 @@ std::map<std::string, std::string> declared(const TensorShare& share) {
       text += " of " + testing::PrintToString(specs[i].global_shape) + " at " +
               testing::PrintToString(specs[i].offset);
     }
-    found[specs[i].name] = text + (table.at(i).also_sum ? " summed" : "");
+    found[specs[i].name] = text;
   }
   return found;
 }
 
-TEST(TensorShare, CutsHeadsFeedForwardAndVocabularyAndSumsTheNormsOfHeads) {
+TEST(TensorShare, CutsHeadsFeedForwardAndVocabulary) {
   const std::string layer = "model.layers.0.";
   const std::map<std::string, std::string> expected = {
       {"model.embed_tokens.weight", "{ 10, 8 } of { 20, 8 } at { 10, 0 }"},
@@ -59,8 +59,8 @@ TEST(TensorShare, CutsHeadsFeedForwardAndVocabularyAndSumsTheNormsOfHeads) {
       {layer + "self_attn.k_proj.bias", "{ 4 } of { 8 } at { 4 }"},
       {layer + "self_attn.v_proj.weight", "{ 4, 8 } of { 8, 8 } at { 4, 0 }"},
       {layer + "self_attn.v_proj.bias", "{ 4 } of { 8 } at { 4 }"},
-      {layer + "self_attn.q_norm.weight", "{ 2 } summed"},
-      {layer + "self_attn.k_norm.weight", "{ 2 } summed"},
+      {layer + "self_attn.q_norm.weight", "{ 2 }"},
+      {layer + "self_attn.k_norm.weight", "{ 2 }"},
       {layer + "self_attn.o_proj.weight", "{ 8, 4 } of { 8, 8 } at { 0, 4 }"},
       {layer + "self_attn.o_proj.bias", "{ 8 }"},
       {layer + "post_attention_layernorm.weight", "{ 8 }"},
@@ -70,15 +70,6 @@ TEST(TensorShare, CutsHeadsFeedForwardAndVocabularyAndSumsTheNormsOfHeads) {
       {"model.norm.weight", "{ 8 }"}};
 
   EXPECT_EQ(declared({2, 1, false}), expected);
-}
-
-TEST(TensorShare, WithSequenceParallelismSumsAllThatRanksKeepWhole) {
-  const auto alone = declared({2, 1, false});
-  for (const auto& [name, text] : declared({2, 1, true})) {
-    const bool is_cut = text.find(" of ") != std::string::npos;
-    EXPECT_EQ(text.ends_with(" summed"), !is_cut) << name;
-    EXPECT_TRUE(text.starts_with(alone.at(name))) << name;
-  }
 }
 
 TEST(TensorShare, ReadsItsPartOfTheFirstValuesInAnyStretches) {
@@ -133,6 +124,8 @@ TEST(TensorShare, SaysWhatDoesNotDivide) {
               HasSubstr("the feed_forward of experts evenly, found 6 for 4 ranks"));
   EXPECT_THAT(message([](ModelConfig& c) { c.experts = {.count = 4, .shared_feed_forward = 6}; }, 4),
               HasSubstr("experts that all tokens share evenly, found 6 for 4 ranks"));
+  EXPECT_THAT(check_share(model_of_shares(), {.size = 2, .slices = 4}).error().message,
+              HasSubstr("heads evenly, found 4 for 8 slices"));
   EXPECT_THAT(check_share(model_of_shares(), {1, 0, true}).error().message,
               HasSubstr("sequence parallelism is between tensor-parallel ranks"));
 }
@@ -145,13 +138,14 @@ TEST(TensorRank, HasAllOfTheLayersWhereItIsAloneAndIsRefusedWhereTheyAreNotCut) 
   for (std::size_t p = 0; p < alone->table().size(); ++p) {
     const SharedParameter parameter = alone->table().at(p);
     EXPECT_EQ(parameter.part->shape, parameter.whole->shape) << parameter.whole->name;
-    EXPECT_FALSE(parameter.axis || parameter.also_sum) << parameter.whole->name;
+    EXPECT_FALSE(parameter.axis) << parameter.whole->name;
   }
   options.session.training.tensor_parallel = 2;
   options.microbatch = {2, 6};
-  options.tensor.slices = 2;
-  EXPECT_THAT(create_sliced_model(options, gpu::DeviceKind::cuda).error().message,
-              HasSubstr("in slices on the host device only"));
+  options.tensor.slices = 4;
+  EXPECT_THAT(TensorRank::create(options, {0}, gpu::DeviceKind::cuda).error().message,
+              HasSubstr("on a GPU a rank computes one slice of each layer, found --tensor-slices 4 for 2"));
+  options.tensor.slices = 0;
   options.model.feed_forward += 1;
   EXPECT_THAT(TensorRank::create(options, {0}, gpu::DeviceKind::cuda).error().message,
               HasSubstr("cuts the feed_forward evenly"));
@@ -166,7 +160,7 @@ TEST(TensorRank, TakesAsMuchForItsActivationsAsIsSaidBefore) {
     SliceGroup<float> group(room, 1);
     for (const bool sequence : {false, true}) {
       for (const Keep keep : {Keep::activations, Keep::inputs}) {
-        const TensorShare share{size, 1, sequence};
+        const TensorShare share{size, 1, sequence, 4 / size};
         const auto model = create_host_model(config, {3, 5}, keep, share, &group).value();
         EXPECT_EQ(shared_model_bytes({config, {3, 5}, {.keep = keep}, share}, gpu::DeviceKind::host),
                   model->activation_bytes());

@@ -79,7 +79,7 @@ void expect_golden(std::size_t members, double absolute, double relative) {
     vocabulary_entropy_backward(of, ones.data(), gradient.data());
     EXPECT_EQ(logits, given) << "entropy only reads the logits";
     const double loss =
-        vocabulary_cross_entropy_forward<T>(group, golden.targets, part, logits.data()).value();
+        vocabulary_cross_entropy_forward<T>(&group, golden.targets, part, logits.data()).value();
     vocabulary_cross_entropy_backward<T>(golden.targets, group.index(), part, logits.data());
 
     const auto exact = [&](const std::vector<double>& values) {

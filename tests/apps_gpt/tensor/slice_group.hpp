@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "apps/gpt/model/group.hpp"
+#include "apps/gpt/model/tree.hpp"
 
 namespace troupe::apps::gpt {
 
-/// A group whose members are threads of this process. Sums add the members' values in their order, as sums
+/// A group whose members are threads of this process. Sums add the members' values in a tree, as sums
 /// between ranks do in `ordered` numerics. A member that leaves while others wait leaves them waiting.
 template <class T>
 class SliceGroup final : public TensorGroup<T> {
@@ -34,11 +35,22 @@ class SliceGroup final : public TensorGroup<T> {
   std::size_t index() const override { return index_; }
 
   core::Result<void> sum(std::span<T> values) override {
-    return combine(values, [](T a, T b) { return a + b; });
+    meet(values.data());
+    std::vector<T> terms = terms_at(0, values.size());
+    part();
+    std::copy_n(terms.begin(), values.size(), values.begin());
+    return {};
   }
 
   core::Result<void> max(std::span<T> values) override {
-    return combine(values, [](T a, T b) { return b > a ? b : a; });
+    std::vector<T> most(values.begin(), values.end());
+    meet(values.data());
+    for (const T* given : room_.given_) {
+      for (std::size_t i = 0; i < values.size(); ++i) most[i] = std::max(most[i], given[i]);
+    }
+    part();
+    std::copy(most.begin(), most.end(), values.begin());
+    return {};
   }
 
   core::Result<void> gather(std::span<const T> own, std::span<T> all, const Counts& counts) override {
@@ -54,12 +66,9 @@ class SliceGroup final : public TensorGroup<T> {
     meet(all.data());
     std::size_t first = 0;
     for (std::size_t member = 0; member < index_; ++member) first += counts[member];
-    for (std::size_t i = 0; i < own.size(); ++i) {
-      T total = room_.given_[0][first + i];
-      for (std::size_t member = 1; member < size(); ++member) total += room_.given_[member][first + i];
-      own[i] = total;
-    }
+    const std::vector<T> terms = terms_at(first, own.size());
     part();
+    std::copy_n(terms.begin(), own.size(), own.begin());
     return {};
   }
 
@@ -70,18 +79,12 @@ class SliceGroup final : public TensorGroup<T> {
   }
   void part() { room_.barrier_.arrive_and_wait(); }
 
-  template <class Operator>
-  core::Result<void> combine(std::span<T> values, Operator both) {
-    std::vector<T> combined(values.size());
-    meet(values.data());
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      T total = room_.given_[0][i];
-      for (std::size_t member = 1; member < size(); ++member) total = both(total, room_.given_[member][i]);
-      combined[i] = total;
-    }
-    part();
-    std::copy(combined.begin(), combined.end(), values.begin());
-    return {};
+  /// All members' `count` values from `first` on, of which the first member's are then their sums.
+  std::vector<T> terms_at(std::size_t first, std::size_t count) const {
+    std::vector<T> terms;
+    for (const T* given : room_.given_) terms.insert(terms.end(), given + first, given + first + count);
+    add_in_tree(size(), count, terms.data());
+    return terms;
   }
 
   Room& room_;
