@@ -73,6 +73,12 @@ std::int64_t feed_forward_elements(const TransformerConfig& config, const Microb
          own(config.moe_shared_expert_intermediate_size.value_or(0));
 }
 
+/// Besides one of each token that experts, and the shared one, return: those of further slices.
+std::int64_t expert_terms(const TransformerConfig& config, const MicrobatchShape& shape) {
+  const std::int64_t shared = config.moe_shared_expert_intermediate_size ? 1 : 0;
+  return (shape.slices - 1) * (config.moe_router_topk + shared) * config.hidden_size;
+}
+
 /// What backward reads in a layer in addition to its input.
 Elements kept_by(const TransformerConfig& config, const MicrobatchShape& shape, bool has_experts) {
   const auto w = widths_of(config, shape);
@@ -86,7 +92,10 @@ Elements kept_by(const TransformerConfig& config, const MicrobatchShape& shape, 
     kept.narrow += w.query + w.key;
     kept.wide += heads + config.num_query_groups.value_or(config.num_attention_heads) / shape.tensor_parallel;
   }
-  if (has_experts) kept.wide += config.num_moe_experts.value_or(0);
+  if (has_experts) {
+    kept.wide += config.num_moe_experts.value_or(0);
+    kept.narrow += expert_terms(config, shape);
+  }
   if (shape.keep_probabilities) {
     kept.narrow += heads * shape.length;
   } else {
@@ -103,6 +112,10 @@ Elements in_flight(const TransformerConfig& config, const MicrobatchShape& shape
   scratch.narrow = config.hidden_size + w.query + w.key + w.value + w.output + w.latents +
                    feed_forward_elements(config, shape, has_experts);
   if (!shape.keep_probabilities) scratch.wide = config.num_attention_heads / shape.tensor_parallel;
+  scratch.narrow += (shape.slices - 1) * config.hidden_size;
+  // The terms of their gradients, besides those that they are computed from.
+  if (has_experts && shape.slices > 1)
+    scratch.narrow += shape.slices * config.moe_router_topk * config.hidden_size;
   if (!shape.sequence_parallel) return scratch;
   scratch.stream += config.hidden_size;
   scratch.narrow += (has_experts ? 2 : 1) * config.hidden_size;

@@ -26,6 +26,9 @@ struct MicrobatchShape {
   std::int64_t tensor_parallel = 1;
   /// They also share the rows between layers; a layer gathers them.
   bool sequence_parallel = false;
+  /// Slices of each layer that a rank computes one by one: the term that each adds to a sum is kept until the
+  /// sum is, and those of experts until backward.
+  std::int64_t slices = 1;
 };
 
 /// The microbatches of a pipeline stage.

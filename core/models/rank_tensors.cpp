@@ -71,7 +71,6 @@ Result<std::optional<RankTensor>> part_of(const UnitTensor& whole, const ModelCo
   const bool is_expert = whole.expert >= 0 || whole.has_all_experts;
   const auto tp = axes.tensor_parallel;
   const auto cuts = is_expert ? tp * axes.expert_parts() : tp;
-  part.is_summed = tp > 1 && !whole.split && (axes.sequence_parallel || whole.is_used_in_parts);
   if (!whole.split || cuts == 1) return std::optional(std::move(part));
   auto& extent = part.shape[*whole.split];
   if (extent % cuts != 0) {

@@ -33,9 +33,8 @@ LayerChunk layers_of_place(std::int64_t layers, std::int64_t places, std::int64_
 
 /// A tensor as held by the first rank of a group.
 struct RankTensor {
-  UnitTensor whole;        ///< its unit is the index among those of the stage
-  Shape shape;             ///< of the rank's part
-  bool is_summed = false;  ///< the gradient is also a sum over the tensor-parallel ranks
+  UnitTensor whole;  ///< its unit is the index among those of the stage
+  Shape shape;       ///< of the rank's part
 };
 
 /// What the first rank of a pipeline stage holds of a model.

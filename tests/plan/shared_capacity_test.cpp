@@ -12,6 +12,7 @@
 #include "apps/gpt/rank/session_peers.hpp"
 #include "apps/gpt/rank/stage_lanes.hpp"
 #include "apps/gpt/rank/stage_passes.hpp"
+#include "apps/gpt/rank/tensor_rank.hpp"
 #include "apps/gpt/stage/stages.hpp"
 #include "apps/pipeline/runner.hpp"
 #include "apps/troupe/plan/capacity_report.hpp"
@@ -39,6 +40,7 @@ struct SharedJob {
   const char* schedule = "1f1b";
   int context = 1;
   int expert_tensor = 0;
+  int slices = 0;  ///< of each layer; 0: as many as ranks share it
 };
 
 const SharedJob kSharedJobs[] = {
@@ -55,6 +57,8 @@ const SharedJob kSharedJobs[] = {
     {"Qwen3-30B-A3B", 1, false, 1, 1, 1, "1f1b", 1, 2},
     {"Qwen3-30B-A3B", 2, true, 2, 1, 1, "1f1b", 1, 4},
     {"Qwen3-30B-A3B", 1, false, 4, 2, 1, "1f1b", 1, 2},
+    {"Qwen3-8B", 1, false, 1, 1, 1, "1f1b", 1, 0, 8},
+    {"Qwen3-8B", 2, true, 1, 2, 1, "1f1b", 1, 0, 4},
 };
 
 CapacityArguments arguments_of(const SharedJob& job) {
@@ -68,6 +72,7 @@ CapacityArguments arguments_of(const SharedJob& job) {
                        .chunks = job.chunks,
                        .tensor_parallel = job.tensor,
                        .sequence_parallel = job.sequence,
+                       .tensor_slices = job.slices,
                        .expert_parallel = job.experts,
                        .expert_tensor_parallel = job.expert_tensor};
   return arguments;
@@ -78,7 +83,7 @@ gpt::TrainerOptions trainer_options(const SharedJob& job, const CapacityArgument
   gpt::TrainerOptions options;
   options.model = trainers_config(arguments.model);
   options.microbatch = {2, 512};
-  options.tensor.sequence_parallel = job.sequence;
+  options.tensor = {job.sequence, job.slices};
   options.pipeline = {core::schedule_kind_from_name(job.schedule).value(), job.chunks};
   auto& training = options.session.training;
   training.lanes = arguments.program.lanes();
@@ -176,7 +181,7 @@ TEST(PlanSharedCapacity, HasTheActivationsOfTheReferenceTrainer) {
     const auto plan = capacity_plan(arguments).value();
     for (const auto& stage : plan.stages) {
       gpt::StageShape shape{.batch = {2, 512 / static_cast<std::size_t>(job.context)},
-                            .share = {static_cast<std::size_t>(job.tensor), 0, job.sequence},
+                            .share = gpt::share_of(options, {0}),
                             .context_parallel = static_cast<std::size_t>(job.context)};
       if (job.stages > 1)
         shape.slots = StageRunner(schedule_of(arguments.program).value(), stage.stage).slots();
@@ -209,7 +214,7 @@ TEST(PlanSharedCapacity, SendsWhatTheTrainerCounts) {
     launches[one["axis"]] += one["launches"].get<std::int64_t>();
   }
   EXPECT_EQ(bytes["tensor"], 98'816);
-  EXPECT_EQ(launches["tensor"], 49);
+  EXPECT_EQ(launches["tensor"], 64);
   EXPECT_EQ(bytes["pipeline"], 16'384);
   EXPECT_EQ(bytes["verdict"], 2'280);
 }
@@ -232,7 +237,6 @@ TEST(PlanSharedCapacity, SendsBetweenNodesWhatIsFarApart) {
             (Links{{"inner axis intra_dp_cp", "inner"},
                    {"inner axis intra_edp", "inner"},
                    {"outer axis inter_instance", "outer"},
-                   {"tensor tp", "inner"},
                    {"tensor ", "inner"},
                    {"expert ", "inner"},
                    {"pipeline ", "outer"},
@@ -251,6 +255,8 @@ TEST(PlanSharedCapacity, SaysWhatCannotBeShared) {
       {"Qwen3-8B", "--tensor-parallel 3", "3 tensor-parallel ranks do not divide 32 heads"},
       {"Qwen3-8B", "--tensor-parallel 16", "16 tensor-parallel ranks do not divide 8 heads with keys"},
       {"Qwen3-8B", "--sequence-parallel", "sequence parallelism is between tensor-parallel ranks"},
+      {"Qwen3-8B", "--tensor-slices 6", "--tensor-slices 6 do not divide 8 heads with keys"},
+      {"Qwen3-8B", "--tensor-slices 2 --tensor-parallel 4", "each has 1, 2, 4, 8 ... of them"},
       {"Qwen3-8B", "--expert-parallel 2", "2 expert-parallel ranks, and the model has no experts"},
       {"Qwen3-30B-A3B", "--expert-parallel 3", "3 expert-parallel ranks do not divide 128 experts"},
       {"Qwen3-30B-A3B", "--ranks 4 --expert-parallel 8", "expert"},

@@ -67,7 +67,36 @@ class Traffic {
     const auto halves =
         layers() * (forward * (shape_.recompute ? 2 : 1) + backward) + (begins() ? 2 : 0) + (ends() ? 2 : 0);
     const auto each = static_cast<double>(n - 1) / static_cast<double>(n) * stream_bytes();
-    add("tensor", n, 1, halves, n - 1, static_cast<double>(halves) * each);
+    const auto share = static_cast<double>(n - 1) / static_cast<double>(n);
+    const auto [sums, bytes] = tensor_gradients();
+    add("tensor", n, 1, halves + 2 * sums, n - 1, static_cast<double>(halves) * each + 2 * share * bytes);
+  }
+
+  /// The sums of gradients of which each rank has a term, and their bytes: of norms and biases of sums by the
+  /// rank's rows, of norms of heads by its heads, and of experts' weights by its part of their output.
+  std::pair<std::int64_t, double> tensor_gradients() const {
+    const auto& config = model_.transformer;
+    std::int64_t sums = 0;
+    double bytes = 0;
+    const auto sum = [&](std::int64_t count, std::int64_t elements, double element_bytes) {
+      sums += count;
+      bytes += static_cast<double>(count * elements) * element_bytes;
+    };
+    const auto layer_count = layers();
+    const auto experts = layers([&](std::int64_t layer) { return config.layer_has_experts(layer); });
+    const auto rows = static_cast<std::int64_t>(tokens());
+    if (axes_.sequence_parallel) {
+      const bool has_bias = config.normalization == "LayerNorm";
+      sum(2 * layer_count + (ends() ? 1 : 0), (has_bias ? 2 : 1) * config.hidden_size, sizeof(float));
+      if (config.add_bias_linear) sum(layer_count, config.hidden_size, sizeof(float));
+    }
+    if (config.qk_layernorm) {
+      const auto width = config.kv_channels.value_or(config.hidden_size / config.num_attention_heads);
+      sum(2 * layer_count, width, sizeof(float));
+    }
+    sum(experts, rows * config.moe_router_topk * axes_.expert_parts(), sizeof(float));
+    if (model_.builder.shared_expert_gate) sum(experts, rows, element());
+    return {sums, bytes};
   }
 
   void add_context() {
@@ -87,10 +116,12 @@ class Traffic {
     const auto n = axes_.expert_parallel * axes_.expert_parts();
     if (n == 1) return;
     const auto& config = model_.transformer;
-    const auto launches = 4 * layers([&](std::int64_t layer) { return config.layer_has_experts(layer); });
+    const auto count = layers([&](std::int64_t layer) { return config.layer_has_experts(layer); });
+    // Rows go out once, and come back with a term of each slice; in backward gradients do.
+    const auto rows = 2 * count * (1 + shape_.slices);
     const double each = static_cast<double>(n - 1) / static_cast<double>(n) *
                         static_cast<double>(config.moe_router_topk * axes_.expert_parts()) * stream_bytes();
-    add("expert", n, axes_.tensor_parallel, launches, n - 1, static_cast<double>(launches) * each);
+    add("expert", n, axes_.tensor_parallel, 4 * count, n - 1, static_cast<double>(rows) * each);
   }
 
   void add_pipeline() {

@@ -100,6 +100,26 @@ bool holds_the_same(const core::StageTensors& a, const core::StageTensors& b) {
                     });
 }
 
+/// How many slices of each layer a rank computes.
+Result<std::int64_t> slices_of_rank(const PlannedModel& model, const ProgramArguments& program) {
+  if (program.tensor_slices == 0) return 1;
+  const auto& config = model.config.transformer;
+  const auto heads = config.num_query_groups.value_or(config.num_attention_heads);
+  if (heads % program.tensor_slices != 0) {
+    return core::fail(Errc::invalid_argument,
+                      "--tensor-slices {} do not divide {} heads with keys of their own",
+                      program.tensor_slices, heads);
+  }
+  const int each = program.tensor_slices / program.tensor_parallel;
+  const bool is_fair = each * program.tensor_parallel == program.tensor_slices;
+  if (is_fair && (program.tensor_parallel == 1 || (each & (each - 1)) == 0)) return each;
+  return core::fail(
+      Errc::invalid_argument,
+      "--tensor-slices {} for {} tensor-parallel ranks: each has 1, 2, 4, 8 ... of them; choose "
+      "--tensor-slices {}, or other ranks",
+      program.tensor_slices, program.tensor_parallel, 2 * program.tensor_parallel);
+}
+
 Result<void> take_model(const PlannedModel& model, CapacityPlan& plan) {
   auto& arguments = plan.arguments;
   const auto longest = model.config.builder.max_sequence_length;
@@ -128,6 +148,7 @@ Result<void> take_model(const PlannedModel& model, CapacityPlan& plan) {
   plan.elements = model.elements();
   for (const auto& tensor : model.tensors) plan.units = std::max(plan.units, tensor.unit.value_or(-1) + 1);
   const auto dtype = TRY(core::dtype_from_name(arguments.program.dtype));
+  const auto slices = TRY(slices_of_rank(model, arguments.program));
   plan.microbatch = {.sequences = arguments.sequences,
                      .length = arguments.length,
                      .dtype = dtype,
@@ -135,7 +156,8 @@ Result<void> take_model(const PlannedModel& model, CapacityPlan& plan) {
                      .keep_probabilities = arguments.keep_probabilities,
                      .context_parallel = cp,
                      .tensor_parallel = arguments.program.tensor_parallel,
-                     .sequence_parallel = arguments.program.sequence_parallel};
+                     .sequence_parallel = arguments.program.sequence_parallel,
+                     .slices = slices};
   for (int stage = 0; stage < arguments.program.stages; ++stage) {
     auto found = TRY(stage_of(model, plan, stage));
     const bool adds_nothing = std::any_of(plan.stages.begin(), plan.stages.end(), [&](const auto& other) {

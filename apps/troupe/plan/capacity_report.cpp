@@ -125,6 +125,7 @@ Json json_of(const CapacityPlan& plan) {
             {"context_parallel", program.context_parallel},
             {"tensor_parallel", program.tensor_parallel},
             {"sequence_parallel", program.sequence_parallel},
+            {"tensor_slices", program.tensor_slices == 0 ? program.tensor_parallel : program.tensor_slices},
             {"expert_parallel", program.expert_parallel},
             {"expert_tensor_parallel",
              program.expert_tensor_parallel == 0 ? program.tensor_parallel : program.expert_tensor_parallel},
@@ -167,6 +168,8 @@ std::string parts(const ProgramArguments& program) {
   std::string text;
   if (tensor > 1)
     text += fmt::format("layers are shared by {}{}; ", tensor, sequence ? ", rows between them too" : "");
+  if (program.tensor_slices > tensor)
+    text += fmt::format("each layer is computed in {} slices; ", program.tensor_slices);
   if (stages > 1)
     text += fmt::format("{} stages{}, {}; ", stages, chunks > 1 ? fmt::format(" of {} chunks", chunks) : "",
                         program.schedule);

@@ -196,6 +196,9 @@ void add_capacity_model(CLI::App& command, CapacityArguments& arguments) {
       .add_flag("--sequence-parallel", arguments.program.sequence_parallel,
                 "These ranks also share the rows between layers")
       ->needs(model);
+  add_number(command, "--tensor-slices", arguments.program.tensor_slices, {1, 1024},
+             "Slices that the reference trainer computes each layer in [as many as --tensor-parallel]")
+      ->needs(model);
   add_number(command, "--expert-parallel", arguments.program.expert_parallel, {1, 1 << 20},
              "Neighbouring ranks that experts are distributed over, with --model")
       ->capture_default_str()

@@ -64,13 +64,12 @@ core::Result<std::optional<core::DType>> gather_dtype(const ProgramArguments& ar
 std::vector<core::ParameterSpec> parameter_specs(const core::StageTensors& stage, core::DType dtype,
                                                  std::optional<core::DType> gathered, bool grouped) {
   std::vector<core::ParameterSpec> specs;
-  for (const auto& [tensor, shape, is_summed] : stage.tensors) {
+  for (const auto& [tensor, shape] : stage.tensors) {
     auto& spec = specs.emplace_back();
     spec.name = tensor.name;
     spec.shape = shape;
     spec.dtype = dtype;
     spec.is_expert = tensor.expert >= 0;
-    if (is_summed) spec.also_sum = "tp";
     if (tensor.split && shape[*tensor.split] != tensor.shape[*tensor.split]) {
       spec.global_shape = tensor.shape;
       spec.offset.assign(shape.size(), 0);

@@ -57,6 +57,7 @@ struct ProgramArguments {
   // For a model; `ranks` counts those of one part of it:
   int tensor_parallel = 1;
   bool sequence_parallel = false;
+  int tensor_slices = 0;  ///< of each layer, on the host; 0: tensor_parallel
   int expert_parallel = 1;
   int expert_tensor_parallel = 0;  ///< 0: tensor_parallel
 
