@@ -89,13 +89,13 @@ core::Result<std::unique_ptr<Arena>> Arena::establish(const GroupOptions& group,
 
 core::Result<void> Arena::join(JobFailure& failure) {
   const OperationDeadline deadline("the set-up", group_.deadline);
-  member(index_).process = TRY(identify(getpid()));
+  member(index_).process = TRY(posix::identify(getpid()));
   header().joined.value.fetch_add(1);
   wake(header().joined);
   TRY(await(
       header().joined, static_cast<std::uint32_t>(size()), deadline,
       [this](int peer) { return member(peer).process.pid == 0; }, [&] { return failure.look(); }));
-  std::vector<ProcessIdentity> processes;
+  std::vector<posix::ProcessIdentity> processes;
   for (int peer = 0; peer < size(); ++peer) processes.push_back(member(peer).process);
   watch_ = TRY(PeerWatch::open(processes));
   return {};

@@ -25,7 +25,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 /// One per member, written only by that member.
 struct alignas(64) ArenaMember {
-  ProcessIdentity process;
+  posix::ProcessIdentity process;
   std::atomic<std::uint32_t> meetings;  ///< number of meetings it has arrived at
   std::atomic<std::uint32_t> has_left;
   std::array<char, 480> text;  ///< of its verdict, zero-terminated

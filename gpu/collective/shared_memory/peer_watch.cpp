@@ -5,41 +5,16 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
-#include <sstream>
-#include <string>
 #include <utility>
 
 #include "core/errors.hpp"
 
 namespace troupe::gpu {
 
-core::Result<ProcessIdentity> identify(std::int64_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  // The second field is the name in parentheses and may contain anything; the third follows the last ')'.
-  const auto name_end = text.rfind(')');
-  std::uint64_t start_time = 0;
-  if (name_end != std::string::npos) {
-    std::istringstream rest(text.substr(name_end + 1));
-    std::string skipped;
-    for (int field = 3; field < 22; ++field) rest >> skipped;
-    rest >> start_time;
-  }
-  if (start_time == 0) {
-    return core::fail(core::Errc::not_found,
-                      "expected process {} in /proc, found none; ranks of a host must share "
-                      "one PID namespace",
-                      pid);
-  }
-  return ProcessIdentity{pid, start_time};
-}
-
-core::Result<PeerWatch> PeerWatch::open(std::span<const ProcessIdentity> members) {
+core::Result<PeerWatch> PeerWatch::open(std::span<const posix::ProcessIdentity> members) {
   PeerWatch watch;
   for (std::size_t i = 0; i < members.size(); ++i) {
-    const ProcessIdentity& peer = members[i];
+    const posix::ProcessIdentity& peer = members[i];
     if (peer.pid == getpid()) continue;
     const int descriptor = static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0));
     if (descriptor < 0 && errno != ESRCH) {
@@ -52,7 +27,7 @@ core::Result<PeerWatch> PeerWatch::open(std::span<const ProcessIdentity> members
       watch.members_.push_back(static_cast<int>(i));
     }
     // The number may already belong to another process; the descriptor always refers to the same process.
-    const auto found = identify(peer.pid);
+    const auto found = posix::identify(peer.pid);
     if (descriptor < 0 || !found || *found != peer) watch.dead_at_open_.push_back(static_cast<int>(i));
   }
   return watch;

@@ -2,31 +2,20 @@
 
 #include <poll.h>
 
-#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "core/result.hpp"
+#include "posix/process_identity.hpp"
 
 namespace troupe::gpu {
-
-/// A process, distinguished from a later one with the same number by its start time.
-struct ProcessIdentity {
-  std::int64_t pid = 0;
-  std::uint64_t start_time = 0;  ///< clock ticks since boot, field 22 of /proc/<pid>/stat
-
-  friend bool operator==(const ProcessIdentity&, const ProcessIdentity&) = default;
-};
-
-/// Errc::not_found when there is no such process (in this PID namespace).
-core::Result<ProcessIdentity> identify(std::int64_t pid);
 
 /// Detects which of the group's processes are dead. Holds one descriptor per other process. Thread-safe after
 /// open(). Move only.
 class PeerWatch {
  public:
   /// Processes by member; this process itself need not be watched and may be listed several times.
-  static core::Result<PeerWatch> open(std::span<const ProcessIdentity> members);
+  static core::Result<PeerWatch> open(std::span<const posix::ProcessIdentity> members);
 
   PeerWatch() = default;
   PeerWatch(PeerWatch&&) noexcept = default;

@@ -154,8 +154,8 @@ TEST_F(SharedMemoryMembership, TheLastActOfAMemberCountsAlthoughItHasLeft) {
 }
 
 TEST(PeerWatch, TellsAProcessFromALaterOneWithItsNumber) {
-  const auto parent = identify(getppid()).value();
-  const ProcessIdentity earlier{parent.pid, parent.start_time - 1};
+  const auto parent = posix::identify(getppid()).value();
+  const posix::ProcessIdentity earlier{parent.pid, parent.start_time - 1};
 
   EXPECT_THAT(PeerWatch::open(std::vector{parent, earlier}).value().find_dead(), ::testing::ElementsAre(1));
 }
