@@ -307,8 +307,7 @@ std::optional<std::string> find_uneven_exchange(std::span<const Signature> signa
       const std::size_t sent = signatures[from].input_counts[to];
       const std::size_t expected = signatures[to].output_counts[from];
       if (sent == expected) continue;
-      return fmt::format("rank {} posted input_counts[{}] {}, but rank {} posted output_counts[{}] {}",
-                         members[from].value, to, sent, members[to].value, from, expected);
+      return uneven_exchange({members[from], from, sent}, {members[to], to, expected});
     }
   }
   return std::nullopt;
@@ -440,8 +439,14 @@ std::optional<std::string> find_disagreement(std::span<const Signature> signatur
   for (std::size_t i = 1; i < signatures.size(); ++i) {
     if (auto text = find_difference(signatures[i], members[i], signatures[0], members[0])) return text;
   }
-  if (signatures[0].kind == OperationKind::all_to_all) return find_uneven_exchange(signatures, members);
+  const bool is_exchange = signatures[0].kind == OperationKind::all_to_all;
+  if (is_exchange && !signatures[0].input_counts.empty()) return find_uneven_exchange(signatures, members);
   return std::nullopt;
+}
+
+std::string uneven_exchange(const ExchangeSide& from, const ExchangeSide& to) {
+  return fmt::format("rank {} posted input_counts[{}] {}, but rank {} posted output_counts[{}] {}",
+                     from.rank.value, to.index, from.elements, to.rank.value, from.index, to.elements);
 }
 
 std::optional<std::string> find_disagreement(const Signature& send, core::Rank sender,

@@ -44,13 +44,23 @@ struct Signature {
 Signature signature_of(const Operation& operation);
 
 /// A sentence naming the first member that posted something different from the first member, and the field;
-/// empty if all agree. `signatures` and `members` are in group order.
+/// empty if all agree. `signatures` and `members` are in group order; the counts of an exchange are compared
+/// if they are there.
 std::optional<std::string> find_disagreement(std::span<const Signature> signatures,
                                              std::span<const core::Rank> members);
 
 /// Like find_disagreement(), for the two sides of a message.
 std::optional<std::string> find_disagreement(const Signature& send, core::Rank sender,
                                              const Signature& receive, core::Rank receiver);
+
+/// A member and what it sends to another one in an exchange, or expects from it.
+struct ExchangeSide {
+  core::Rank rank;
+  std::size_t index = 0;  ///< in the group
+  std::size_t elements = 0;
+};
+/// The sentence for two that differ.
+std::string uneven_exchange(const ExchangeSide& from, const ExchangeSide& to);
 
 /// The offset of each part, in elements, and the total at the end: n + 1 numbers.
 std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts);

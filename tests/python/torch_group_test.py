@@ -298,6 +298,14 @@ class Hosts(unittest.TestCase):
 
 
 class Failures(unittest.TestCase):
+    OVER = "automatic"
+    DEAD = r"rank 1 \(process \d+\) died"
+
+    def setUp(self):
+        before = os.environ.get("TROUPE_PEERS_OVER")
+        os.environ["TROUPE_PEERS_OVER"] = self.OVER
+        self.addCleanup(lambda: os.environ.update(TROUPE_PEERS_OVER=before or ""))
+
     def test_a_dead_rank_is_named_soon(self):
         for found in ranks.outcomes(3, dies, 1):
             if isinstance(found, ranks.Failed):
@@ -306,7 +314,7 @@ class Failures(unittest.TestCase):
             seconds, texts = found
             self.assertLess(seconds, 5)
             for text in texts:
-                self.assertRegex(text, r"rank 1 \(process \d+\) died")
+                self.assertRegex(text, self.DEAD)
 
     def test_a_dead_rank_that_owes_a_message_is_named(self):
         self.assertIn("rank 2", ranks.outcomes(3, dies_owing_a_message, 2)[0])
@@ -331,6 +339,11 @@ class Failures(unittest.TestCase):
         seconds, text = ranks.results(2, aborted)[0]
         self.assertLess(seconds, 3)
         self.assertIn("abort", text)
+
+
+class FailuresOverTcp(Failures):
+    OVER = "tcp"
+    DEAD = r"(lost the connection to|no sign of) rank 1\b"
 
 
 class Door(unittest.TestCase):

@@ -9,6 +9,7 @@
 #include "gpu/collective/operations.hpp"
 #include "gpu/collective/reduce.hpp"
 #include "gpu/collective/row_cursor.hpp"
+#include "gpu/collective/tcp/agreement.hpp"
 
 namespace troupe::gpu {
 namespace {
@@ -25,6 +26,8 @@ constexpr std::size_t kReducedBytes = std::size_t{4} << 20;
 constexpr std::size_t kPiecesAhead = 4;
 constexpr std::size_t kLeastPiece = std::size_t{32} << 10;
 static_assert(kReducedBytes / kPiecesAhead >= Connection::kEagerBytes);
+
+constexpr std::size_t kFewMeet = 8;
 
 // Below the top byte: the operation's number, then its phase.
 constexpr std::uint64_t kCollectiveSlots = std::uint64_t{0x80} << 56;
@@ -50,6 +53,10 @@ class TcpCollective {
 
   Result<void> run() {
     const Range whole{0, operation_.input.bytes};
+    TRY(mesh_.begin_operation(slot_, operation_, deadline_));
+    if (operation_.kind != OperationKind::all_to_all) words_.push_back(Agreement::words_to(0, operation_));
+    // Members that have nothing to send meet, so that one which has something is found.
+    if (is_empty()) return barrier();
     switch (operation_.kind) {
       case OperationKind::all_reduce:
         if (whole.bytes <= kDirectBytes)
@@ -74,6 +81,11 @@ class TcpCollective {
   }
 
  private:
+  bool is_empty() const {
+    return operation_.kind != OperationKind::all_to_all && operation_.input.bytes == 0 &&
+           operation_.output.bytes == 0;
+  }
+
   static void copy(const std::byte* from, std::byte* to, std::size_t bytes) {
     if (bytes > 0 && from != to) std::memcpy(to, from, bytes);
   }
@@ -94,6 +106,12 @@ class TcpCollective {
     // Sending only reads.
     return {static_cast<int>(member), slot_, const_cast<std::byte*>(operation_.input.data) + range.begin,
             range.bytes};
+  }
+  /// The first to this member: with what is said of the operation.
+  Transfer first_to(std::size_t member, Range range) const {
+    Transfer transfer = input_to(member, range);
+    transfer.words = &words_[words_.size() == 1 ? 0 : member];
+    return transfer;
   }
   Transfer output_from(std::size_t member, Range range) const {
     return {static_cast<int>(member), slot_, operation_.output.data + range.begin, range.bytes};
@@ -167,7 +185,8 @@ class TcpCollective {
     const std::size_t own = part_of(ranges[self_], from).bytes;
     for_each_other([&](std::size_t member) {
       receives.push_back({static_cast<int>(member), slot_, place_of(member, from), own});
-      sends.push_back(input_to(member, part_of(ranges[member], from)));
+      const Range part = part_of(ranges[member], from);
+      sends.push_back(from == 0 ? first_to(member, part) : input_to(member, part));
     });
     return mesh_.post(receives, sends, into);
   }
@@ -197,7 +216,7 @@ class TcpCollective {
     std::vector<Transfer> sends;
     for_each_other([&](std::size_t member) {
       receives.push_back(output_from(member, ranges[member]));
-      sends.push_back(input_to(member, {0, operation_.input.bytes}));
+      sends.push_back(first_to(member, {0, operation_.input.bytes}));
     });
     return mesh_.post(receives, sends, into);
   }
@@ -212,10 +231,12 @@ class TcpCollective {
 
   Result<void> broadcast() {
     const auto root = static_cast<std::size_t>(operation_.peer);
-    if (self_ != root) return exchange({output_from(root, {0, operation_.output.bytes})}, {});
+    // The root need not wait to hear who takes it for one.
+    if (self_ != root)
+      return exchange({output_from(root, {0, operation_.output.bytes})}, {first_to(root, {})});
     std::vector<Transfer> sends;
     for_each_other([&](std::size_t member) {
-      sends.push_back(input_to(member, {0, operation_.input.bytes}));
+      sends.push_back(first_to(member, {0, operation_.input.bytes}));
     });
     return exchange({}, sends);
   }
@@ -231,9 +252,11 @@ class TcpCollective {
     std::vector<std::byte> arrived(rows.output ? to.back().begin + to.back().bytes : 0);
     std::vector<Transfer> receives;
     std::vector<Transfer> sends;
+    for (std::size_t member = 0; member < n_; ++member)
+      words_.push_back(Agreement::words_to(static_cast<int>(member), operation_));
     for_each_other([&](std::size_t member) {
       receives.push_back(output_from(member, to[member]));
-      sends.push_back(input_to(member, from[member]));
+      sends.push_back(first_to(member, from[member]));
       if (rows.output) receives.back().data = arrived.data() + to[member].begin;
       if (!rows.input) return;
       sends.back().data = packed.data() + from[member].begin;
@@ -249,15 +272,28 @@ class TcpCollective {
     return {};
   }
 
-  /// In round k each member hears from the one 2^k before it; after log2(n) rounds, indirectly from all.
+  /// Few members hear from all others at once. Among many, in round k each hears from the one 2^k before it;
+  /// after log2(n) rounds, indirectly from all.
   Result<void> barrier() {
     std::byte sent{};
-    std::byte heard{};
-    for (std::size_t distance = 1; distance < n_; distance *= 2) {
-      const auto next = static_cast<int>((self_ + distance) % n_);
-      const auto previous = static_cast<int>((self_ + n_ - distance) % n_);
-      TRY(exchange({{previous, slot_, &heard, 1}}, {{next, slot_, &sent, 1}}));
+    std::vector<std::byte> heard(n_);
+    const auto to = [&](std::size_t member) {
+      return Transfer{static_cast<int>(member), slot_, &sent, 1, &words_.front()};
+    };
+    const auto from = [&](std::size_t member) {
+      return Transfer{static_cast<int>(member), slot_, &heard[member], 1};
+    };
+    if (n_ <= kFewMeet) {
+      std::vector<Transfer> receives;
+      std::vector<Transfer> sends;
+      for_each_other([&](std::size_t member) {
+        receives.push_back(from(member));
+        sends.push_back(to(member));
+      });
+      return exchange(receives, sends);
     }
+    for (std::size_t distance = 1; distance < n_; distance *= 2)
+      TRY(exchange({from((self_ + n_ - distance) % n_)}, {to((self_ + distance) % n_)}));
     return {};
   }
 
@@ -269,21 +305,24 @@ class TcpCollective {
   const std::size_t width_;
   std::uint64_t slot_;
   std::vector<std::byte>& received_;
-  std::size_t piece_ = 0;   ///< bytes of a range that go together
-  std::size_t stride_ = 0;  ///< of what is received of them
+  std::vector<std::string> words_;  ///< to all alike, or by member
+  std::size_t piece_ = 0;           ///< bytes of a range that go together
+  std::size_t stride_ = 0;          ///< of what is received of them
 };
 
 }  // namespace
 
 Result<void> MeshAlgorithms::run(const Operation& operation, std::uint64_t sequence,
                                  const OperationDeadline& deadline) {
-  const std::uint64_t slot = kMessageSlots | sequence;
+  const std::uint64_t slot = kMessageSlots | (sequence & 0xffffffffffff) << 8;
   if (operation.kind == OperationKind::send) {
+    const std::string words = Agreement::words_to(operation.peer, operation);
     const Transfer send{operation.peer, slot, const_cast<std::byte*>(operation.input.data),
-                        operation.input.bytes};
+                        operation.input.bytes, &words};
     return mesh_.exchange({}, std::span(&send, 1), deadline);
   }
   if (operation.kind == OperationKind::receive) {
+    TRY(mesh_.begin_operation(slot, operation, deadline));
     const Transfer receive{operation.peer, slot, operation.output.data, operation.output.bytes};
     return mesh_.exchange(std::span(&receive, 1), {}, deadline);
   }

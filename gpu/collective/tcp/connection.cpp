@@ -11,6 +11,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <utility>
 
@@ -80,6 +81,18 @@ void Connection::send(PassagePtr passage) {
   unanswered_[++announced_] = std::move(passage);
 }
 
+void Connection::say(std::uint64_t slot, std::string words) {
+  queue_text({.kind = Kind::words, .slot = slot}, std::move(words));
+}
+
+void Connection::queue_text(Header header, std::string text) {
+  header.credit = static_cast<std::uint32_t>(std::exchange(owed_, 0));
+  header.bytes = text.size();
+  out_.push_back({header, nullptr, text.size(), nullptr, std::move(text)});
+  // Where the text is now: a short one is in the frame itself.
+  out_.back().data = reinterpret_cast<const std::byte*>(out_.back().text.data());
+}
+
 void Connection::settle(EarlyMessage& arrival, const PassagePtr& passage) {
   if (arrival.announced != 0) {
     answered_[arrival.announced] = passage;
@@ -102,20 +115,27 @@ void Connection::complete(Passage& passage) {
   --open_;
 }
 
+void Connection::end_frame(std::chrono::steady_clock::time_point give_up) {
+  if (out_.empty()) return;
+  out_.erase(written_ > 0 ? std::next(out_.begin()) : out_.begin(), out_.end());
+  while (has_output() && !is_gone && std::chrono::steady_clock::now() < give_up) {
+    const auto moved = write();
+    if (!moved) return;
+    pollfd entry{descriptor(), POLLOUT, 0};
+    if (!*moved) ::poll(&entry, 1, 5);
+  }
+}
+
 void Connection::part(const core::Error& reason) {
   const bool between_frames = written_ == 0;
   out_.clear();
   if (between_frames && !is_gone) {
-    Frame frame;
-    frame.text = parting_text(reason);
-    frame.header = {.kind = Kind::parting, .bytes = frame.text.size()};
-    out_.push_back(std::move(frame));
-    out_.back().data = reinterpret_cast<const std::byte*>(out_.back().text.data());
-    out_.back().bytes = out_.back().text.size();
+    queue_text({.kind = Kind::parting}, parting_text(reason));
     core::disregard(write(), "the group has ended whether the other member hears of it or not");
     out_.clear();
   }
-  ::shutdown(descriptor(), SHUT_RDWR);
+  // What still arrives would be answered by a reset, which may overtake a text that is to be read.
+  ::shutdown(descriptor(), reason.code == Errc::mismatch ? SHUT_WR : SHUT_RDWR);
 }
 
 void Connection::finish(std::chrono::steady_clock::time_point give_up) {
@@ -193,7 +213,7 @@ Result<bool> Connection::read(Inbox& inbox) {
   if (of_frame > 0) {
     target_ += of_frame;
     remaining_ -= of_frame;
-    if (remaining_ == 0) TRY(end());
+    if (remaining_ == 0) TRY(end(inbox));
   }
   TRY(parse(inbox));
   return true;
@@ -212,7 +232,7 @@ Result<void> Connection::parse(Inbox& inbox) {
     left = left.subspan(here);
     target_ += here;
     remaining_ -= here;
-    if (remaining_ == 0) TRY(end());
+    if (remaining_ == 0) TRY(end(inbox));
   }
   std::memmove(staged_.data(), left.data(), left.size());
   staged_bytes_ = left.size();
@@ -221,10 +241,7 @@ Result<void> Connection::parse(Inbox& inbox) {
 
 Result<void> Connection::begin(const Header& header, Inbox& inbox) {
   credit_ = std::min(credit_ + header.credit, kWindow);
-  const auto unknown = [&] {
-    return core::fail(Errc::corrupt, "it sent what is no frame (kind {}, {} bytes)",
-                      static_cast<int>(header.kind), header.bytes);
-  };
+  const auto unknown = [&] { return tl::unexpected(not_a_frame()); };
   switch (header.kind) {
     case Kind::eager:
     case Kind::announcement:
@@ -249,13 +266,26 @@ Result<void> Connection::begin(const Header& header, Inbox& inbox) {
     case Kind::credit:
       return {};
     case Kind::parting:
-      if (header.bytes == 0 || header.bytes > kMostPartingBytes) return unknown();
-      parting_.resize(header.bytes);
-      target_ = reinterpret_cast<std::byte*>(parting_.data());
-      remaining_ = header.bytes;
-      return {};
+      return begin_text(header, kMostPartingBytes);
+    case Kind::words:
+      return begin_text(header, inbox.agreement.most_bytes());
   }
   return unknown();
+}
+
+Result<void> Connection::begin_text(const Header& header, std::size_t most) {
+  if (header.bytes == 0 || header.bytes > most) return tl::unexpected(not_a_frame());
+  text_.resize(header.bytes);
+  target_ = reinterpret_cast<std::byte*>(text_.data());
+  remaining_ = header.bytes;
+  return {};
+}
+
+core::Error Connection::not_a_frame() const {
+  return {Errc::corrupt,
+          fmt::format("it sent what is no frame (kind {}, {} bytes)", static_cast<int>(header_.kind),
+                      header_.bytes),
+          {}};
 }
 
 Result<void> Connection::begin_message(const Header& header, Inbox& inbox) {
@@ -295,10 +325,14 @@ Result<void> Connection::aim_at(PassagePtr passage, std::size_t bytes) {
 }
 
 /// All bytes of a frame are there.
-Result<void> Connection::end() {
+Result<void> Connection::end(Inbox& inbox) {
   if (header_.kind == Kind::parting) {
     has_parted_ = true;
-    return tl::unexpected(reason_in(parting_));
+    return tl::unexpected(reason_in(text_));
+  }
+  if (header_.kind == Kind::words) {
+    if (inbox.agreement.hear(peer_, header_.slot, text_)) return {};
+    return tl::unexpected(not_a_frame());
   }
   if (header_.kind == Kind::eager && arriving_ != nullptr) owe(header_.bytes);
   if (const PassagePtr passage = std::exchange(arriving_, nullptr)) complete(*passage);

@@ -33,10 +33,14 @@ class Connection {
 
   /// Queues a message.
   void send(PassagePtr passage);
+  /// Queues what this member says of an operation (Agreement).
+  void say(std::uint64_t slot, std::string words);
   /// A receive was posted to which this member must answer.
   void expect() { ++open_; }
   /// Brings a receive and the message together that came or was announced before it.
   void settle(EarlyMessage& arrival, const PassagePtr& passage);
+  /// Writes the rest of a message that is half sent, but not after `give_up`, and forgets all others.
+  void end_frame(std::chrono::steady_clock::time_point give_up);
   /// Queues a last message, if none is half sent, and ends the direction. The memory of messages is no longer
   /// used.
   void part(const core::Error& reason);
@@ -57,7 +61,7 @@ class Connection {
   bool is_blocked = false;  ///< and waits until it can be written
 
  private:
-  enum class Kind : std::uint8_t { eager = 1, announcement, readiness, announced, credit, parting };
+  enum class Kind : std::uint8_t { eager = 1, announcement, readiness, announced, credit, parting, words };
   /// What precedes the bytes of each frame; all members run the same build on machines with one order of
   /// bytes.
   struct Header {
@@ -76,12 +80,15 @@ class Connection {
   };
 
   void queue(Header header, PassagePtr passage);
+  void queue_text(Header header, std::string text);
+  core::Result<void> begin_text(const Header& header, std::size_t most);
+  core::Error not_a_frame() const;
   void owe(std::size_t bytes);
   void complete(Passage& passage);
   core::Result<void> begin(const Header& header, Inbox& inbox);
   core::Result<void> begin_message(const Header& header, Inbox& inbox);
   core::Result<void> aim_at(PassagePtr passage, std::size_t bytes);
-  core::Result<void> end();
+  core::Result<void> end(Inbox& inbox);
   core::Result<void> parse(Inbox& inbox);
 
   const posix::Descriptor socket_;
@@ -104,7 +111,7 @@ class Connection {
   std::size_t remaining_ = 0;
   PassagePtr arriving_;
   EarlyMessagePtr kept_;
-  std::string parting_;
+  std::string text_;  ///< of a frame that is for this member itself
   bool has_parted_ = false;
   std::size_t owed_ = 0;
   std::uint64_t heard_of_ = 0;                              ///< announcements of the other member

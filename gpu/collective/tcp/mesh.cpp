@@ -24,6 +24,8 @@ using Clock = std::chrono::steady_clock;
 
 // A thread that waits looks for so long before it sleeps: waking one up takes about as long.
 constexpr auto kSpin = std::chrono::microseconds(50);
+// How long a member that ends the group goes on with what it was sending.
+constexpr auto kLastWords = std::chrono::milliseconds(50);
 // With more members than this, the system says which of them to look at.
 constexpr std::size_t kFewMembers = 9;
 
@@ -76,6 +78,7 @@ Mesh::Mesh(std::shared_ptr<TcpHub> hub, GroupOptions group, int index, MovedBy m
       moved_by_(moved_by),
       events_(std::move(events)),
       connections_(std::move(connections)) {
+  inbox_.agreement = Agreement(group_.members, index_);
   if (moved_by_ == MovedBy::hub) hub_->add(events_.get(), *this);
 }
 
@@ -87,6 +90,21 @@ Mesh::~Mesh() {
   for (const auto& connection : connections_) {
     if (connection && !connection->is_gone) connection->finish(give_up);
   }
+}
+
+Result<void> Mesh::begin_operation(std::uint64_t slot, const Operation& operation,
+                                   const OperationDeadline& deadline) {
+  const Lock lock(mutex_);
+  doing_ = deadline.what;
+  inbox_.agreement.begin(slot, operation);
+  check_agreement();
+  if (failure_) return tl::unexpected(*failure_);
+  return {};
+}
+
+void Mesh::check_agreement() {
+  if (failure_ || !inbox_.agreement.found()) return;
+  fail_locked({Errc::mismatch, fmt::format("group '{}': {}", group_.name, *inbox_.agreement.found()), {}});
 }
 
 Result<void> Mesh::exchange(std::span<const Transfer> receives, std::span<const Transfer> sends,
@@ -103,7 +121,7 @@ Result<void> Mesh::post(std::span<const Transfer> receives, std::span<const Tran
   for (const Transfer& transfer : sends) TRY(begin(transfer, true, into));
   for (const std::span<const Transfer> posted : {sends, receives}) {
     for (const Transfer& transfer : posted) {
-      if (transfer.peer == kAnyMember || transfer.bytes == 0) continue;
+      if (transfer.peer == kAnyMember || (transfer.bytes == 0 && transfer.words == nullptr)) continue;
       Connection& connection = *connections_[static_cast<std::size_t>(transfer.peer)];
       if (connection.is_gone || connection.is_blocked || !connection.has_output()) continue;
       if (const auto moved = connection.write(); !moved) lose(connection, moved.error());
@@ -115,6 +133,10 @@ Result<void> Mesh::post(std::span<const Transfer> receives, std::span<const Tran
 }
 
 Result<void> Mesh::begin(const Transfer& transfer, bool sends, std::vector<PassagePtr>& into) {
+  if (transfer.words != nullptr) {
+    auto& connection = *connections_[static_cast<std::size_t>(transfer.peer)];
+    if (!connection.is_gone) connection.say(transfer.slot, *transfer.words);
+  }
   if (transfer.bytes == 0) return {};
   TRY(check_usable(transfer.peer));
   auto passage = std::make_shared<Passage>(Passage{.sends = sends,
@@ -164,12 +186,13 @@ Result<void> Mesh::wait(std::span<const PassagePtr> passages, const OperationDea
   auto spin_until = Clock::now() + kSpin;
   for (std::size_t next = 0;;) {
     while (next < passages.size() && passages[next]->done) ++next;
-    if (next == passages.size()) return {};
+    // What has arrived may be of another operation.
+    if (next == passages.size() && !inbox_.agreement.found()) return {};
     if (failure_) return tl::unexpected(*failure_);
     const bool may_look = Clock::now() < spin_until;
     if (driven_ || (moved_by_ == MovedBy::hub && !may_look)) {
       const auto left = std::min(deadline.left(), posix::Countdown::kLook);
-      if (left == left.zero()) return tl::unexpected(fail_locked(late(deadline, passages[next]->peer)));
+      if (left == left.zero()) return tl::unexpected(fail_locked(late(deadline, passages)));
       ++followers_;
       changed_.wait_for(lock, left);
       --followers_;
@@ -183,7 +206,7 @@ Result<void> Mesh::wait(std::span<const PassagePtr> passages, const OperationDea
       lock.lock();
     } else if (!moved) {
       const auto left = std::min(deadline.left(), posix::Countdown::kLook);
-      if (left == left.zero()) fail_locked(late(deadline, passages[next]->peer));
+      if (left == left.zero()) fail_locked(late(deadline, passages));
       moved =
           move_what_can(static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()), &lock);
     }
@@ -212,6 +235,7 @@ bool Mesh::move_one(Connection& connection) {
   const auto may = [&] { return !failure_ && !connection.is_gone; };
   if (may() && connection.has_output()) look_at(connection.write());
   if (may()) look_at(connection.read(inbox_));
+  check_agreement();
   return moved || failure_;
 }
 
@@ -261,10 +285,34 @@ Result<std::unique_ptr<PostedTransfer>> Mesh::post_receive(const Transfer& trans
   return std::make_unique<Posted>(*this, std::move(posted.front()));
 }
 
+/// A member that is gone may have said why, or another one knows: what has arrived is read first.
+void Mesh::hear_last_words(Connection& gone, Error& reason) {
+  for (const auto& connection : connections_) {
+    if (!connection || (connection.get() != &gone && connection->is_gone)) continue;
+    auto read = connection->read(inbox_);
+    while (read && *read) read = connection->read(inbox_);
+    if (read) continue;
+    if (connection.get() != &gone) {
+      lose(*connection, std::move(read).error());
+    } else if (gone.has_parted()) {
+      reason = std::move(read).error();
+    }
+  }
+  check_agreement();
+}
+
 /// A connection is broken, or the other member has ended the group or violates what was agreed.
-void Mesh::lose(Connection& connection, const Error& reason) {
+void Mesh::lose(Connection& connection, Error reason) {
+  if (reason.code == Errc::peer_lost && !connection.has_parted() && !connection.is_gone) {
+    connection.is_gone = true;
+    hear_last_words(connection, reason);
+    if (failure_) return;
+  }
   const int peer = connection.peer();
   const core::Rank rank = group_.members[static_cast<std::size_t>(peer)];
+  // A disagreement explains whatever else does not fit.
+  check_agreement();
+  if (failure_) return;
   if (reason.code == Errc::mismatch || reason.code == Errc::corrupt) {
     if (!connection.has_parted()) {
       fail_locked(
@@ -299,7 +347,10 @@ Error Mesh::fail(Error error) {
 Error Mesh::fail_locked(Error error) {
   if (failure_) return *failure_;
   failure_ = std::move(error);
+  // What differs is to be told, also to those to whom much is on the way; its memory is still there.
+  const auto give_up = Clock::now() + kLastWords;
   for (const auto& connection : connections_) {
+    if (connection && failure_->code == Errc::mismatch) connection->end_frame(give_up);
     if (connection) connection->part(*failure_);
   }
   changed_.notify_all();
@@ -311,13 +362,19 @@ std::optional<Error> Mesh::failure() const {
   return failure_;
 }
 
-Error Mesh::late(const OperationDeadline& deadline, int peer) const {
-  if (peer == kAnyMember)
+/// Names all that owe something, since each of them may be the reason.
+Error Mesh::late(const OperationDeadline& deadline, std::span<const PassagePtr> passages) const {
+  std::vector<core::Rank> silent;
+  for (std::size_t peer = 0; peer < group_.members.size(); ++peer) {
+    const auto is_owed = [&](const auto& one) { return !one->done && one->peer == static_cast<int>(peer); };
+    if (std::ranges::any_of(passages, is_owed)) silent.push_back(group_.members[peer]);
+  }
+  if (silent.empty())
     return {Errc::timeout, fmt::format("group '{}': {}: nobody sent it", group_.name, deadline.passed()), {}};
-  const core::Rank rank = group_.members[static_cast<std::size_t>(peer)];
-  return {Errc::timeout,
-          fmt::format("group '{}': {}: no sign of rank {}", group_.name, deadline.passed(), rank.value),
-          {rank}};
+  std::string who;
+  for (const core::Rank rank : silent) who += fmt::format("{}rank {}", who.empty() ? "" : ", ", rank.value);
+  return {Errc::timeout, fmt::format("group '{}': {}: no sign of {}", group_.name, deadline.passed(), who),
+          std::move(silent)};
 }
 
 Error Mesh::lost(int peer, const Error& reason) const {

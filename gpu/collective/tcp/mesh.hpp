@@ -27,6 +27,8 @@ struct Transfer {
   std::uint64_t slot = 0;
   std::byte* data = nullptr;  ///< only read when sending
   std::size_t bytes = 0;      ///< 0: no transfer at all
+  /// Agreement::words_to(), with the first that is sent to a member for an operation. Alive until posted.
+  const std::string* words = nullptr;
 };
 
 /// A transfer that was posted and goes on by itself. One thread at a time uses it.
@@ -50,6 +52,10 @@ class Mesh final : private MovedByHub {
   const GroupOptions& group() const { return group_; }
   int index() const { return index_; }
 
+  /// The transfers that follow, with this slot, are of this operation. An Error is a member's that has posted
+  /// another one.
+  core::Result<void> begin_operation(std::uint64_t slot, const Operation& operation,
+                                     const OperationDeadline& deadline);
   /// Begins transfers, whose memory stays alive until wait() has returned, the mesh has failed, or it is
   /// gone. After an error the mesh is no longer usable, here or on other members.
   core::Result<void> post(std::span<const Transfer> receives, std::span<const Transfer> sends,
@@ -81,9 +87,11 @@ class Mesh final : private MovedByHub {
   bool move_one(Connection& connection);
   bool move_what_can(int milliseconds, Lock* lock);
   void block_on_output(Connection& connection);
-  void lose(Connection& connection, const core::Error& reason);
+  void lose(Connection& connection, core::Error reason);
+  void hear_last_words(Connection& gone, core::Error& reason);
   core::Error fail_locked(core::Error error);
-  core::Error late(const OperationDeadline& deadline, int peer) const;
+  core::Error late(const OperationDeadline& deadline, std::span<const PassagePtr> passages) const;
+  void check_agreement();
   core::Error lost(int peer, const core::Error& reason) const;
   core::Error nobody_left() const;
 

@@ -7,6 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "gpu/collective/tcp/agreement.hpp"
+
 namespace troupe::gpu {
 
 /// Any member, as the peer of a receive.
@@ -41,6 +43,8 @@ using EarlyMessagePtr = std::shared_ptr<EarlyMessage>;
 /// posted.
 class Inbox {
  public:
+  Agreement agreement;  ///< what members say of them
+
   /// The receive for a message that begins to arrive, or null.
   PassagePtr claim(int peer, std::uint64_t slot) {
     auto* const own = first(posted_, {slot, peer});

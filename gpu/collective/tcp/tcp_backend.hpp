@@ -24,10 +24,11 @@ struct TcpOptions {
 /// Collectives over TCP, for ranks on several hosts without GPUs, with a connection between every two
 /// members. The bytes go from and to the operations' memory; a reduction (reduce_in_order()) runs beside the
 /// transfer. The thread that waits for an operation moves its bytes. After a peer's death every member ends
-/// in Errc::peer_lost; what ends one member otherwise is told to the others. Of what members can disagree
-/// about, only sizes are found. Members are connected by introduce(), so that strangers who reach their
-/// ports, or read what they send, cannot take their places; the bytes of operations are neither signed nor
-/// encrypted.
+/// in Errc::peer_lost; what ends one member otherwise is told to the others. What members post is compared
+/// when they first hear of it from each other (Agreement): a member that needs nothing of another one may be
+/// through with an operation before that, and ends in Errc::mismatch in its next. Members are connected by
+/// introduce(), so that strangers who reach their ports, or read what they send, cannot take their places;
+/// the bytes of operations are neither signed nor encrypted.
 class TcpBackend final : public CollectiveBackend {
  public:
   /// `rendezvous` must outlive the back-end.

@@ -176,9 +176,8 @@ BackendTraits traits_of(BackendKind kind) {
     case BackendKind::simulated:
       return {.runs_in_real_time = false};
     case BackendKind::shared_memory:
+    case BackendKind::tcp:
       return {};
-    case BackendKind::tcp:  // its messages carry no signature
-      return {.names_missing_members = false, .finds_disagreement = false};
     case BackendKind::nccl:
       return {.names_missing_members = false,
               .finds_disagreement = false,

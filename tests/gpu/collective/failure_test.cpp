@@ -82,81 +82,6 @@ TEST_P(CollectiveFailure, AMemberThatIsGoneIsNamedWithItsAddress) {
               ::testing::ContainsRegex("rank " + lost + " at 127.0.0.1 port [0-9]+ \\([^[]*\\);"));
 }
 
-/// Posts make(member) for all and settles; every member must end in Errc::mismatch with a message that holds
-/// all of `words`.
-class CollectiveMismatch : public CollectiveContract {
- protected:
-  template <class Make>
-  void expect_mismatch(Make make, const std::vector<std::string>& words) {
-    std::vector<std::shared_ptr<OperationStatus>> statuses;
-    for (int i = 0; i < n; ++i) statuses.push_back(stage.post(i, make(i)));
-    stage.settle();
-    for (const auto& status : statuses) {
-      EXPECT_EQ(outcome_of(*status), "mismatch");
-      for (const std::string& word : words) EXPECT_THAT(message_of(*status), ::testing::HasSubstr(word));
-    }
-  }
-
-  Bytes buffer = Bytes(1 << 20);
-};
-
-TEST_P(CollectiveMismatch, OfTheKindNamesTheRankAndTheField) {
-  expect_mismatch(
-      [&](int i) {
-        Operation operation{.kind = i == n - 1 ? OperationKind::barrier : OperationKind::all_reduce};
-        return operation;
-      },
-      {"rank " + std::to_string(n + 9), "kind barrier", "rank 10 posted all_reduce"});
-}
-
-TEST_P(CollectiveMismatch, OfTheSizeNamesBothNumbers) {
-  expect_mismatch(
-      [&](int i) {
-        const std::size_t bytes = i == 1 ? 1 << 20 : 1 << 12;
-        return Operation{.kind = OperationKind::all_reduce,
-                         .input = {buffer.data(), bytes},
-                         .output = {buffer.data(), bytes}};
-      },
-      {"rank 11", "elements 262144", "rank 10 posted 1024"});
-}
-
-TEST_P(CollectiveMismatch, OfTheTypeOrTheReductionIsFound) {
-  expect_mismatch(
-      [&](int i) {
-        return Operation{.kind = OperationKind::all_reduce,
-                         .reduce = i == 0 ? ReduceOp::max : ReduceOp::sum,
-                         .input = {buffer.data(), 64},
-                         .output = {buffer.data(), 64}};
-      },
-      {"reduce sum", "rank 10 posted max"});
-}
-
-TEST_P(CollectiveMismatch, OfTheCountsOfAnExchangeNamesBothSides) {
-  expect_mismatch(
-      [&](int i) {
-        std::vector<std::size_t> counts(static_cast<std::size_t>(n), 4);
-        Operation operation{
-            .kind = OperationKind::all_to_all, .input_counts = counts, .output_counts = counts};
-        if (i == 0) operation.input_counts[1] = 5;
-        operation.input = {buffer.data(), sum_of(operation.input_counts) * 4};
-        operation.output = {buffer.data() + 4096, sum_of(operation.output_counts) * 4};
-        return operation;
-      },
-      {"rank 10 posted input_counts[1] 5", "rank 11 posted output_counts[0] 4"});
-}
-
-TEST_P(CollectiveMismatch, OfAMessageIsSeenByBothSides) {
-  const auto sent = stage.post(
-      0, {.kind = OperationKind::send, .dtype = DType::u8, .input = {buffer.data(), 4096}, .peer = 1});
-  const auto received = stage.post(
-      1, {.kind = OperationKind::receive, .dtype = DType::u8, .output = {buffer.data(), 4097}, .peer = 0});
-  stage.settle();
-
-  EXPECT_EQ(outcome_of(*sent), "mismatch");
-  EXPECT_EQ(outcome_of(*received), "mismatch");
-  EXPECT_THAT(message_of(*sent), ::testing::HasSubstr("elements 4097"));
-}
-
 /// What a process holds that could leak.
 struct Holdings {
   static std::size_t entries(const char* directory, const std::string& part_of_name = {}) {
@@ -250,13 +175,6 @@ INSTANTIATE_TEST_SUITE_P(Backends, CollectiveFailure,
                                                               BackendKind::shared_memory, BackendKind::tcp,
                                                               BackendKind::nccl),
                                             ::testing::Values(1, 2, 3, 4, 8)),
-                         name_of_case);
-
-// Those that find disagreement.
-INSTANTIATE_TEST_SUITE_P(Backends, CollectiveMismatch,
-                         ::testing::Combine(::testing::Values(BackendKind::simulated,
-                                                              BackendKind::shared_memory),
-                                            ::testing::Values(2, 4)),
                          name_of_case);
 
 }  // namespace
