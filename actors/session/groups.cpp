@@ -25,6 +25,7 @@ core::Result<std::unique_ptr<gpu::Group>> GroupMaker::make(gpu::CollectiveBacken
   options.members = std::move(members);
   options.self = world_.rank();
   options.deadline = deadline_;
+  options.recorder = world_.recorder();
   if (auto* const ahead = dynamic_cast<gpu::ConnectsAhead*>(&backend))
     ahead->expect(options.name, {expected.begin(), expected.end()});
   world_.log(Subsystem::collectives)

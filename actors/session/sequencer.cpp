@@ -244,6 +244,7 @@ class Sequencer::Member final : public TrainerGroup {
     if (sequencer_.settings_.tracer != nullptr) {
       stream_->notify([began, &device = sequencer_.in_.world.device()] { *began = device.now(); });
     }
+    if (sequencer_.gate_.step() != sequencer_.decided_) operation.step = sequencer_.gate_.step();
     const auto given = bytes_given(operation, index(), size());
     auto status = TRY(group_.post(std::move(operation), stream_.get()));
     sequencer_.lane_operations_.posted(name_);

@@ -9,10 +9,15 @@
 #include "actors/session/told.hpp"
 #include "core/errors.hpp"
 #include "core/program/memory.hpp"
+#include "gpu/collective/flight_recorder.hpp"
 
 namespace troupe::actors {
 
 using messages::Role;
+
+void Session::Parts::enter(gpu::FlightPhase phase, core::Step in) {
+  if (const auto recorder = world.recorder()) recorder->enter(phase, in);
+}
 
 core::Result<std::unique_ptr<Session>> Session::join(RankWorld& world, SessionOptions options,
                                                      std::vector<core::ParameterSpec> parameters) {
@@ -141,6 +146,7 @@ core::Result<void> Session::begin_step(double learning_rate) {
   }
   if (s.has_own_tensors) TRY(s.saves->wait_tensors());
   s.called(messages::Call::begin_step);
+  s.enter(gpu::FlightPhase::in_step, s.step);
   TRY(s.in_time(s.agree_on_first_values()));
   if (const auto every = s.options.compare_replicas_every; every > 0 && s.step.value % every == 0)
     TRY(s.compare_replicas(messages::Call::begin_step));
@@ -218,6 +224,7 @@ core::Result<void> Session::begin_evaluation() {
   s.gate->begin_evaluation(s.decided);
   if (!s.gate->has_units()) return {};
   s.called(messages::Call::begin_evaluation);
+  s.enter(gpu::FlightPhase::evaluating);
   if (s.plan.is_data_parallel_alone()) s.expect_alike(messages::Call::begin_evaluation);
   return {};
 }
@@ -225,6 +232,7 @@ core::Result<void> Session::begin_evaluation() {
 core::Result<void> Session::end_evaluation() {
   TRY(parts_->in_turn(parts_->order->end_evaluation()));
   parts_->gate->end_evaluation();
+  parts_->enter(gpu::FlightPhase::between_steps);
   parts_->expect_nothing();
   return {};
 }
@@ -347,6 +355,7 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   s.optimizer_steps.value += decided.commit ? 1 : 0;
   // A step refused for another reason says nothing about the scale.
   if (decided.commit || outcome.nonfinite_gradients > 0) s.scaler.update(outcome.nonfinite_gradients == 0);
+  s.enter(gpu::FlightPhase::between_steps, s.step);
   s.step.value += 1;
   return outcome;
 }
@@ -416,8 +425,10 @@ core::Result<void> Session::leave() {
   TRY(parts_->in_turn(parts_->order->leave()));
   parts_->context->post(Role::rank_supervisor, 0, messages::Leave{rank()});
   parts_->called(messages::Call::leave);
+  parts_->enter(gpu::FlightPhase::leaving);
   parts_->expect_alike(messages::Call::leave);
   TRY(parts_->in_time(parts_->inbox.wait_farewell(parts_->trainer_deadline())));
+  parts_->enter(gpu::FlightPhase::left);
   parts_->world.close();
   return {};
 }

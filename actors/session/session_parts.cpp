@@ -70,6 +70,7 @@ Session::Parts::Parts(RankWorld& rank_world, SessionOptions wanted, TrainingPlan
       scaler(plan.options.loss_scaling),
       inbox(static_cast<std::uint32_t>(plan.buckets.size()), world.patience()),
       pace(kPaceInterval + world.world_size().value * kPaceIntervalPerRank) {
+  inbox.record_to(world.recorder());
   if (!options.trace) return;
   tracer = std::make_unique<Tracer>([&device = world.device()] { return device.now(); });
   world.device().observe([to = tracer.get()](const gpu::TaskRecord& task) {
@@ -287,6 +288,7 @@ core::Result<void> Session::Parts::connect() {
   if (layers) layers->connect(*context, *sequencer);
   if (local) TRY(connect_local_tier());
   tensor_keys = TRY(agree_on_tensors(*context));
+  enter(gpu::FlightPhase::between_steps);
   return {};
 }
 

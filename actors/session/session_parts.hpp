@@ -31,6 +31,7 @@
 #include "core/checkpoint/steps_missed.hpp"
 #include "core/optimizer/loss_scaler.hpp"
 #include "core/step_count.hpp"
+#include "gpu/collective/flight_record.hpp"
 
 namespace troupe::actors {
 
@@ -75,6 +76,8 @@ struct Session::Parts {
   core::Result<void> check_readable(core::ParameterIndex index, core::DType dtype, Element element) const;
   /// The trainer has made a call that all ranks make alike.
   void called(messages::Call call);
+  /// Is recorded; `step` is that in which the trainer is.
+  void enter(gpu::FlightPhase phase, core::Step in = {-1});
   void tell(messages::Message coordinator_is_told);
   /// Until the next one: what the trainer waits for comes only after every rank has made this call as often
   /// as this one has.

@@ -19,9 +19,11 @@ core::Result<std::optional<Restored>> Session::restore(const RestoreOptions& opt
   s.world.keep(nullptr);
   Restore restore(*s.context, {s.local.get(), s.hosts.get(), s.tensor_keys}, options, s.restores++);
   s.called(messages::Call::restore);
+  s.enter(gpu::FlightPhase::restoring);
   s.expect_alike(messages::Call::restore);
   auto run = restore.run();
   s.expect_nothing();
+  s.enter(gpu::FlightPhase::between_steps);
   auto loaded = TRY(std::move(run));
   if (!loaded) return std::optional<Restored>{};
   if (s.experts) s.experts->restored();
@@ -44,9 +46,11 @@ core::Result<std::optional<Restored>> Session::recover() {
   auto* const remains = s.has_own_tensors || s.experts ? nullptr : dynamic_cast<Remains*>(s.world.kept());
   Recovery recovery(*s.context, remains, s.hosts.get(), s.memory);
   s.called(messages::Call::restore);
+  s.enter(gpu::FlightPhase::restoring);
   s.expect_alike(messages::Call::restore);
   auto run = recovery.run();
   s.expect_nothing();
+  s.enter(gpu::FlightPhase::between_steps);
   // Even if others did not get as far: this rank has its state here now.
   const bool has_state = run ? run->has_value() : recovery.has_taken_memory();
   if (has_state) {

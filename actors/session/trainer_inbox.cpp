@@ -6,6 +6,7 @@
 
 #include "actors/roles/machine.hpp"
 #include "core/errors.hpp"
+#include "gpu/collective/flight_recorder.hpp"
 
 namespace troupe::actors {
 
@@ -61,6 +62,7 @@ void TrainerInbox::deliver(const messages::Envelope& envelope) {
                [&](const messages::WaitNote& note) { note_ = note.text; },
                [&](const messages::StepFailed& failed) {
                  if (!failure_) failure_ = messages::error_of(failed.failure);
+                 if (recorder_) recorder_->fail();
                },
            });
   patience_.wake();
@@ -90,9 +92,11 @@ core::Result<void> TrainerInbox::wait(std::string what, const std::function<bool
                                       std::chrono::nanoseconds deadline) {
   std::unique_lock lock(mutex_);
   waiting_for_ = std::move(what);
+  if (recorder_) recorder_->wait_begins(waiting_for_);
   const bool over = wait_told(
       lock, [&] { return failure_.has_value() || ready(); }, deadline);
   std::string waited_for = std::exchange(waiting_for_, {});
+  if (recorder_) recorder_->wait_ends();
   gpu::HostLine::current().join(known_.clock());
   if (failure_) return tl::unexpected(*failure_);
   if (over) return {};

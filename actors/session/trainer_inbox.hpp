@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -17,12 +18,19 @@
 #include "gpu/order/host_line.hpp"
 #include "messages/envelope.hpp"
 
+namespace troupe::gpu {
+class FlightRecorder;
+}
+
 namespace troupe::actors {
 
 /// Where messages to the trainer arrive: they change a few facts, which the trainer's thread waits for.
 class TrainerInbox {
  public:
   TrainerInbox(std::uint32_t buckets, TrainerPatience& patience);
+
+  /// Waits are recorded there; before the first one.
+  void record_to(std::shared_ptr<gpu::FlightRecorder> recorder) { recorder_ = std::move(recorder); }
 
   /// From any thread.
   void deliver(const messages::Envelope& envelope);
@@ -108,7 +116,8 @@ class TrainerInbox {
                  std::chrono::nanoseconds deadline);
 
   TrainerPatience& patience_;
-  std::optional<messages::TrainerCalls> need_;  ///< of the trainer's thread, as tell_
+  std::shared_ptr<gpu::FlightRecorder> recorder_;  // the world's, shared with the groups
+  std::optional<messages::TrainerCalls> need_;     ///< of the trainer's thread, as tell_
   Tell tell_;
   OnDeadline on_deadline_;
   std::vector<std::atomic<std::int64_t>> published_;  ///< per bucket, the step whose update it holds

@@ -48,6 +48,7 @@ core::Result<std::unique_ptr<ProcessRank>> ProcessRank::create(ProcessWorldOptio
   state->log_options = log;
   state->log = TRY(Log::open(std::move(log)));
   state->token = TRY(token_of(state->environment, state->facts));
+  state->open_record();
   std::unique_ptr<ProcessRank> world(new ProcessRank(std::move(state)));
   world->state_->watcher =
       std::make_unique<SignalWatcher>(SIGUSR1, [world = world.get()] { world->dump_waits(); });
@@ -331,6 +332,10 @@ Storage* ProcessRank::local_storage() {
 void ProcessRank::run_local_io(std::function<void()> job) {
   std::lock_guard lock(state_->io_mutex);
   if (state_->local_io) state_->local_io->run(std::move(job));
+}
+
+std::shared_ptr<gpu::FlightRecorder> ProcessRank::recorder() {
+  return state_->recorder;
 }
 
 Logger ProcessRank::log(Subsystem of) const {

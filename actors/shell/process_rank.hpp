@@ -57,6 +57,7 @@ class ProcessRank final : public RankWorld {
   void run_io(std::function<void()> job) override;
   Storage* local_storage() override;
   void run_local_io(std::function<void()> job) override;
+  std::shared_ptr<gpu::FlightRecorder> recorder() override;
   Logger log(Subsystem of) const override;
   std::vector<WaitReport> wait_reports() override;
   std::uint64_t message_count() const override;

@@ -106,6 +106,7 @@ core::Result<void> ProcessRank::form_anew(const core::Error& why) {
   state_->is_member = false;
   state_->is_used = false;
   state_->has_come_over = true;
+  state_->open_record();
   if (has_other_rank) TRY(open_local_storage());
   declare(Membership::State::forming);
   return {};

@@ -44,6 +44,7 @@ struct ProcessRank::State {
   std::unique_ptr<gpu::Device> host_device;  ///< null: `device` itself has host memory
   std::unique_ptr<Keepsake> kept;            ///< of the session before; uses device
   ThreadPatience patience;
+  std::shared_ptr<gpu::FlightRecorder> recorder;  ///< shared with groups and the session; null: there is none
   std::unique_ptr<gpu::CollectiveBackend> backend;
   std::unique_ptr<gpu::CollectiveBackend> host_backend;  ///< of host_device, once requested
   Hooks hooks;
@@ -71,6 +72,13 @@ struct ProcessRank::State {
   /// For what is below the actors.
   std::function<void(std::string_view)> warnings_of(Subsystem of) const {
     return [logger = said_by(of)](std::string_view line) { logger.say(LogLevel::warning, line); };
+  }
+
+  /// A rank trains without a record where there is no room for one.
+  void open_record() {
+    auto opened = open_flight_record(environment);
+    if (!opened) said_by(Subsystem::session).say(LogLevel::warning, opened.error().message);
+    recorder = opened ? *std::move(opened) : nullptr;
   }
 
   RankPlace place() const {

@@ -7,10 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "actors/world/host_identity.hpp"
 #include "actors/world/own_address.hpp"
 #include "actors/world/token_file.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "gpu/collective/flight_recorder.hpp"
 #include "gpu/collective/nccl/environment.hpp"
 #include "gpu/devices.hpp"
 #include "gpu/module_loading.hpp"
@@ -95,6 +97,20 @@ core::Result<std::string> device_of_rank(const std::string& name, const JobEnvir
       ::setenv(variable.c_str(), value.c_str(), 0);
   }
   return fmt::format("cuda:{}", environment.local_rank % gpus);
+}
+
+core::Result<std::shared_ptr<gpu::FlightRecorder>> open_flight_record(const JobEnvironment& environment) {
+  const auto prefix = process_variables()("TROUPE_FLIGHT_RECORD");
+  if (!prefix || prefix->empty()) return std::shared_ptr<gpu::FlightRecorder>();
+  auto host = host_identity();
+  return gpu::FlightRecorder::open(
+      {.path = fmt::format("{}.{}.{}", *prefix, environment.epoch.value, environment.rank.value),
+       .job = environment.job,
+       .epoch = environment.epoch,
+       .rank = environment.rank,
+       .world = environment.world,
+       .host = host.id,
+       .host_name = std::move(host.name)});
 }
 
 std::string owner_name(const JobEnvironment& environment) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "actors/world/engine.hpp"
@@ -9,6 +10,10 @@
 #include "actors/world/transport/authentication.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"
+
+namespace troupe::gpu {
+class FlightRecorder;
+}
 
 namespace troupe::actors {
 
@@ -25,6 +30,10 @@ core::Result<JobToken> token_of(const JobEnvironment& environment, const EngineF
 /// their own if it is told so before its first call. CUDA reads its own variables in its first call.
 core::Result<std::string> device_of_rank(const std::string& name, const JobEnvironment& environment,
                                          const Logger& log);
+
+/// Where this rank records what it does in the environment's epoch: a file whose path is that of
+/// TROUPE_FLIGHT_RECORD, ".", the epoch, "." and the rank. Null without the variable.
+core::Result<std::shared_ptr<gpu::FlightRecorder>> open_flight_record(const JobEnvironment& environment);
 
 /// What all ranks of a job call it, and those of no other job that writes at the same time.
 std::string owner_name(const JobEnvironment& environment);

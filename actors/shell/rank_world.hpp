@@ -106,6 +106,8 @@ class RankWorld {
   virtual Storage* local_storage() { return nullptr; }
   /// As run_io(), on a separate worker, so that the storage of checkpoints does not hold up the local one.
   virtual void run_local_io(std::function<void()> job) { run_io(std::move(job)); }
+  /// Where it is recorded what the rank does in this epoch; null: nowhere.
+  virtual std::shared_ptr<gpu::FlightRecorder> recorder() { return nullptr; }
   /// What is said to people.
   virtual Logger log(Subsystem of) const = 0;
 

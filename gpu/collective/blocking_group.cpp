@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "gpu/collective/flight_recorder.hpp"
 #include "gpu/collective/operations.hpp"
 #include "gpu/collective/turnstile.hpp"
 
@@ -24,9 +25,12 @@ class BlockingGroup final : public Group {
     const TaskCost cost{.bytes_touched = operation.input.bytes + operation.output.bytes};
     auto status = std::make_shared<OperationStatus>();
     const Turnstile::Ticket ticket = state_->turnstiles.of(operation).take();
+    FlightEntry* const entry = state_->track.posted(operation, ticket);
     declare(*stream, operation);
-    stream->enqueue(label, cost, [state = state_, operation = std::move(operation), status, ticket] {
-      status->finish(state->run(operation, ticket));
+    stream->enqueue(label, cost, [state = state_, operation = std::move(operation), status, ticket, entry] {
+      auto result = state->run(operation, ticket, entry);
+      FlightTrack::ended(entry, result);
+      status->finish(std::move(result));
     });
     return status;
   }
@@ -37,9 +41,11 @@ class BlockingGroup final : public Group {
   // Shared by the group and its tasks on streams, which may outlive it.
   struct State {
     explicit State(std::unique_ptr<BlockingMember> owned)
-        : member(std::move(owned)), turnstiles(static_cast<int>(member->group().members.size())) {}
+        : member(std::move(owned)),
+          turnstiles(static_cast<int>(member->group().members.size())),
+          track(member->group(), member->index()) {}
 
-    core::Result<void> run(const Operation& operation, Turnstile::Ticket ticket) {
+    core::Result<void> run(const Operation& operation, Turnstile::Ticket ticket, FlightEntry* entry) {
       const OperationDeadline deadline(fmt::format("{} {}", name_of(operation.kind), ticket),
                                        operation.deadline);
       Turnstile& turnstile = turnstiles.of(operation);
@@ -51,6 +57,7 @@ class BlockingGroup final : public Group {
                                               group.name, deadline.passed(), group.self.value)}));
       }
       if (auto error = member->failure()) return tl::unexpected(*std::move(error));
+      FlightTrack::launched(entry);
       auto result = member->run(operation, ticket, deadline);
       turnstile.pass();
       return result;
@@ -58,6 +65,7 @@ class BlockingGroup final : public Group {
 
     std::unique_ptr<BlockingMember> member;
     Turnstiles turnstiles;
+    const FlightTrack track;
   };
 
   std::shared_ptr<State> state_;

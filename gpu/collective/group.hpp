@@ -23,6 +23,8 @@
 
 namespace troupe::gpu {
 
+class FlightRecorder;
+
 enum class OperationKind : std::uint8_t {
   all_reduce,
   reduce_scatter,
@@ -90,6 +92,9 @@ struct Operation {
   /// From the moment the operation starts on its stream; when it expires, the operation ends in Errc::timeout
   /// and the group is unusable.
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
+  // For the flight record alone: the step and the unit of the model that it belongs to, -1 for none.
+  core::Step step{-1};
+  std::int32_t unit = -1;
 };
 
 /// The state of a posted operation. Shared by the poster and the stream; thread-safe.
@@ -148,8 +153,7 @@ class Group {
   /// Enqueues the operation on `stream`. Buffers must stay alive and untouched until the stream has passed
   /// it. Errc::invalid_argument (naming the field) for errors visible on this rank alone; the group then
   /// stays usable. Errors visible only across ranks (different kinds, counts or dtypes) end in Errc::mismatch
-  /// naming the rank and the field, where the back-end can see it (simulated, shared_memory), never in a
-  /// hang.
+  /// naming the rank and the field, where the back-end can see it (all but nccl), never in a hang.
   virtual core::Result<std::shared_ptr<OperationStatus>> post(Operation operation, StreamView stream) = 0;
 
   /// Posts messages that may need each other: only this way do a member's send and receive on two streams run
@@ -187,6 +191,8 @@ struct GroupOptions {
   std::vector<core::Rank> members;  ///< in group order
   core::Rank self{};
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);  ///< to find all members
+  /// Where operations are recorded; shared by the rank's groups and its session. Null: nowhere.
+  std::shared_ptr<FlightRecorder> recorder = nullptr;
 };
 
 /// Creates groups of one kind.

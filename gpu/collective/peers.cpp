@@ -94,6 +94,8 @@ Result<std::unique_ptr<Peers>> Peers::connect(std::unique_ptr<Rendezvous> rendez
                                               const Peers* beside) {
   std::unique_ptr<Peers> peers(new Peers());
   peers->rendezvous_ = std::move(rendezvous);
+  peers->recorder_ = beside != nullptr ? beside->recorder_ : options.group.recorder;
+  options.group.recorder = peers->recorder_;
   // Members that share no host share no memory.
   const auto host =
       options.only_tcp ? static_cast<std::uint64_t>(options.group.self.value) + 1 : options.host;

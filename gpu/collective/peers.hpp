@@ -33,7 +33,7 @@ class Peers {
     bool only_tcp = false;               ///< collectives go over TCP on one host too
   };
   /// Called by all members; returns when all have joined. `rendezvous` is used until then. `beside` is an
-  /// earlier group of this process whose thread for messages is shared, or null.
+  /// earlier group of this process whose thread for messages and GroupOptions::recorder are shared, or null.
   static core::Result<std::unique_ptr<Peers>> connect(std::unique_ptr<Rendezvous> rendezvous, Options options,
                                                       const Peers* beside);
   ~Peers();
@@ -75,7 +75,8 @@ class Peers {
 
   std::unique_ptr<Rendezvous> rendezvous_;
   std::unique_ptr<CollectiveBackend> backend_;
-  std::shared_ptr<TcpHub> connections_;  // shared with the groups that were made beside this one
+  std::shared_ptr<TcpHub> connections_;       // shared with the groups that were made beside this one
+  std::shared_ptr<FlightRecorder> recorder_;  // shared as above
   std::unique_ptr<Group> group_;
   std::unique_ptr<Mesh> messages_;
   std::unique_ptr<Device> device_;

@@ -51,6 +51,8 @@ DataPlane::State::Posted DataPlane::State::post_operation(gpu::Operation operati
     });
   }
   operation.deadline = options.collective_deadline;
+  operation.step = job.step;
+  if (job.launch.bucket) operation.unit = static_cast<std::int32_t>(job.launch.bucket->value);
   auto& group = *groups.of.at(core::communicator_of(job.launch.entry));
   job.flight.operations.push_back(TRY(group.post(std::move(operation), stream.get())));
   return {};

@@ -2,14 +2,17 @@
 
 #include <chrono>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
 
 #include "actors/session/c/calls.hpp"
+#include "actors/shell/rank_start.hpp"
 #include "actors/world/environment.hpp"
 #include "actors/world/host_identity.hpp"
 #include "actors/world/token_file.hpp"
+#include "gpu/collective/flight_recorder.hpp"
 #include "gpu/collective/peers.hpp"
 #include "posix/authentication.hpp"
 
@@ -64,6 +67,14 @@ Result<bool> goes_only_over_tcp() {
   if (over.empty() || over == "automatic") return false;
   if (over == "tcp") return true;
   return fail(Errc::invalid_argument, "TROUPE_PEERS_OVER is '{}'; expected automatic or tcp", over);
+}
+
+/// The record of a process whose first group this is. Groups work as well without.
+std::shared_ptr<troupe::gpu::FlightRecorder> recorder_of(const troupe::gpu::GroupOptions& group) {
+  auto environment = troupe::actors::detect_environment(troupe::actors::process_variables());
+  if (!environment) return nullptr;
+  environment->rank = group.self;
+  return troupe::actors::open_flight_record(*environment).value_or(nullptr);
 }
 
 class CallersStore final : public troupe::gpu::Rendezvous {
@@ -222,6 +233,7 @@ troupe_status troupe_peers_connect(const troupe_peers_options* options, troupe_p
     if (options->address != nullptr) chosen.address = options->address;
     chosen.key = TRY(key_of_job());
     chosen.only_tcp = TRY(goes_only_over_tcp());
+    if (options->beside == nullptr) chosen.group.recorder = recorder_of(chosen.group);
     auto made = std::make_unique<troupe_peers>();
     made->peers = TRY(Peers::connect(std::make_unique<CallersStore>(options->store), std::move(chosen),
                                      options->beside == nullptr ? nullptr : options->beside->peers.get()));

@@ -88,7 +88,7 @@ void NcclGroup::State::keep(const std::vector<Posting>& postings, std::vector<Ru
       continue;
     }
     // The call that failed the group did not see this one.
-    each.status->finish(tl::unexpected(*failure_));
+    each.finish(tl::unexpected(*failure_));
     give_back(each);
   }
 }
@@ -103,6 +103,7 @@ core::Result<NcclGroup::State::Running> NcclGroup::State::begin(const Operation&
   });
   std::lock_guard lock(mutex_);
   running.what = fmt::format("{} {}", name_of(operation.kind), posted_++);
+  if (numbers_) running.entry = track_.posted(operation, numbers_->of(operation).take());
   return running;
 }
 
@@ -173,7 +174,7 @@ void NcclGroup::State::finish_completed() {
       ++each;
       continue;
     }
-    each->status->finish({});
+    each->finish({});
     give_back(*each);
     each = running_.erase(each);
   }
@@ -183,7 +184,10 @@ std::optional<Error> NcclGroup::State::find_late() {
   std::lock_guard lock(mutex_);
   const auto now = Clock::now();
   for (Running& each : running_) {
-    if (!each.began && each.started->is_complete()) each.began = now;
+    if (!each.began && each.started->is_complete()) {
+      each.began = now;
+      FlightTrack::launched(each.entry);
+    }
     if (!each.began || now - *each.began < each.deadline) continue;
     const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(each.deadline);
     return Error{
@@ -206,7 +210,7 @@ void NcclGroup::State::fail(Error error) {
     // Before the abort ends the kernels, so that their end is not mistaken for success.
     failure_ = error;
     for (Running& each : running_) {
-      each.status->finish(tl::unexpected(error));
+      each.finish(tl::unexpected(error));
       give_back(each);
     }
     running_.clear();
@@ -255,6 +259,12 @@ void NcclGroup::State::forget_order() {
   std::lock_guard lock(mutex_);
   order_ = {};
   posted_ = 0;
+}
+
+void NcclGroup::State::record() {
+  std::lock_guard lock(mutex_);
+  numbers_.emplace(static_cast<int>(options_.members.size()));
+  track_ = FlightTrack(options_, index_);
 }
 
 void NcclGroup::State::give_back(Running& running) {

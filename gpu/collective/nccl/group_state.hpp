@@ -8,9 +8,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "gpu/collective/flight_recorder.hpp"
 #include "gpu/collective/nccl/nccl_group.hpp"
+#include "gpu/collective/turnstile.hpp"
 
 namespace troupe::gpu {
 
@@ -41,6 +44,8 @@ class NcclGroup::State final : public NcclWatched, public std::enable_shared_fro
 
   NcclOrder order() const;
   void forget_order();
+  /// What is posted from now on is recorded (GroupOptions::recorder).
+  void record();
 
  private:
   struct Running {
@@ -50,6 +55,12 @@ class NcclGroup::State final : public NcclWatched, public std::enable_shared_fro
     Event done;
     std::optional<std::chrono::steady_clock::time_point> began;  ///< when `started` was first seen complete
     std::shared_ptr<OperationStatus> status;
+    FlightEntry* entry = nullptr;
+
+    void finish(core::Result<void> result) {
+      FlightTrack::ended(entry, result);
+      status->finish(std::move(result));
+    }
   };
 
   core::Result<void> launch(std::vector<Posting>& postings, const std::vector<NcclPlan>& plans,
@@ -78,6 +89,8 @@ class NcclGroup::State final : public NcclWatched, public std::enable_shared_fro
   std::optional<core::Error> failure_;
   std::uint64_t posted_ = 0;
   NcclOrder order_;
+  std::optional<Turnstiles> numbers_;  ///< of the series, for the record
+  FlightTrack track_;                  ///< from record() on
 };
 
 }  // namespace troupe::gpu

@@ -90,6 +90,7 @@ core::Result<std::unique_ptr<Group>> NcclBackend::create_group(GroupOptions opti
   auto group = std::make_unique<NcclGroup>(device_, std::move(options), index, TRY(std::move(communicator)),
                                            std::move(words));
   if (device_.options().warm_up) TRY(group->warm_up(expected, give_up));
+  group->record();
   return group;
 }
 

@@ -135,6 +135,10 @@ void NcclGroup::abort(core::Error reason) {
   state_->fail(std::move(reason));
 }
 
+void NcclGroup::record() {
+  state_->record();
+}
+
 NcclOrder NcclGroup::order() const {
   return state_->order();
 }

@@ -52,6 +52,9 @@ class NcclGroup final : public Group {
   core::Result<void> warm_up(const std::vector<ExpectedOperation>& expected,
                              std::chrono::steady_clock::time_point give_up);
 
+  /// What is posted from now on is recorded (GroupOptions::recorder).
+  void record();
+
   NcclOrder order() const;
 
  private:

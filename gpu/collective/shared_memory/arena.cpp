@@ -124,7 +124,8 @@ Error Arena::lost(int peer) const {
   return {Errc::peer_lost,
           fmt::format("group '{}': {} (process {}) {}; abort, and make a new group in the next epoch",
                       group_.name, describe(peer), member(peer).process.pid,
-                      member(peer).has_left != 0 ? "left the group" : "died")};
+                      member(peer).has_left != 0 ? "left the group" : "died"),
+          {group_.members[static_cast<std::size_t>(peer)]}};
 }
 
 Error Arena::late(const OperationDeadline& deadline, const std::function<bool(int)>& is_awaited) const {
