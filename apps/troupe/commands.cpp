@@ -8,6 +8,7 @@
 #include "apps/troupe/bench/bench_command.hpp"
 #include "apps/troupe/checkpoint/checkpoint_command.hpp"
 #include "apps/troupe/convert/convert_command.hpp"
+#include "apps/troupe/diagnose/diagnose_command.hpp"
 #include "apps/troupe/doctor/doctor_command.hpp"
 #include "apps/troupe/launch/launch_command.hpp"
 #include "apps/troupe/plan/plan_command.hpp"
@@ -23,6 +24,7 @@ void add_commands(CLI::App& troupe, int& exit_code) {
   add_plan_command(troupe, exit_code);
   add_simulate_command(troupe, exit_code);
   add_bench_command(troupe, exit_code);
+  add_diagnose_command(troupe, exit_code);
   add_doctor_command(troupe, exit_code);
   add_checkpoint_command(troupe, exit_code);
   add_convert_command(troupe, exit_code);

@@ -67,6 +67,7 @@ void set_own_variables(const Job& job, const Generation& generation, int slot, V
   set("TROUPE_ERROR_FILE", error_file(job, generation.number, slot).string());
   set("TROUPE_FAILURE_FILE", failure_file(job, generation.number).string());
   set("TROUPE_PROGRESS_FILE", progress_file(job).string());
+  set("TROUPE_FLIGHT_RECORD", flight_record(job).string());
   for (const char* name : {"TROUPE_SLOT", "TROUPE_EPOCH_FILE", "TROUPE_MEMBER_FILE"}) variables.erase(name);
   if (job.keeps_processes) {
     set("TROUPE_SLOT", std::to_string(job.place.first_slot + slot));
@@ -132,6 +133,10 @@ fs::path progress_file(const Job& job) {
 
 fs::path epoch_file(const Job& job) {
   return quick_file(job, "epoch");
+}
+
+fs::path flight_record(const Job& job) {
+  return quick_file(job, "flight");
 }
 
 fs::path member_file(const Job& job, int slot) {

@@ -51,6 +51,7 @@ std::filesystem::path rank_directory(const Job& job, int generation, int slot);
 /// | TROUPE_LOG_DIR | the rank's directory of this start; only if logs are kept |
 /// | TROUPE_ERROR_FILE | where a failing rank writes {"message": ...} as torch's tools do |
 /// | TROUPE_FAILURE_FILE | once a rank of this generation has failed, which and how |
+/// | TROUPE_FLIGHT_RECORD | what the path of a rank's flight record begins with |
 /// | TROUPE_SLOT | as in NodeAgentMachine; only if processes are kept over a failure |
 /// | TROUPE_EPOCH_FILE | only if processes are kept over a failure: the epoch that is to be formed |
 /// | TROUPE_MEMBER_FILE | as above: where the rank says that it takes part, and would stay |
@@ -68,6 +69,7 @@ std::filesystem::path failure_file(const Job& job, int generation);
 std::filesystem::path progress_file(const Job& job);
 std::filesystem::path epoch_file(const Job& job);
 std::filesystem::path member_file(const Job& job, int slot);
+std::filesystem::path flight_record(const Job& job);
 
 /// The epoch of a generation, as its ranks call it.
 inline core::Epoch epoch_of(int generation) {

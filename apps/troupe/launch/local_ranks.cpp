@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -37,17 +38,23 @@ LocalRanks::LocalRanks(const Job& job, asio::io_context& loop, actors::Processes
       clock_(clock),
       terminal_(terminal),
       input_(loop),
-      environment_(own_environment()) {}
+      environment_(own_environment()),
+      flight_(job) {}
 
 void LocalRanks::begin(const Generation& generation) {
   generation_ = generation;
+  flight_.begin(generation);
   oom_before_ = oom_kills();
   workers_.clear();
   workers_.resize(static_cast<std::size_t>(job_.ranks + job_.options.spares));
 }
 
 void LocalRanks::go_on(const Generation& generation) {
+  // Those that are lost are gone by now; the others go on, and wait for a new process.
+  look_at_processes(false);
+  for (const std::string& line : flight_.conclude()) terminal_.say(line);
   generation_ = generation;
+  flight_.begin(generation);
   oom_before_ = oom_kills();
   for (int rank = 0; rank < static_cast<int>(generation.seats.size()); ++rank) {
     const auto& seat = generation.seats[static_cast<std::size_t>(rank)];
@@ -98,8 +105,20 @@ void LocalRanks::woken(int slot) {
       worker.rank, worker.pid));
 }
 
+void LocalRanks::look_at_processes(bool with_threads) {
+  std::map<int, std::int64_t> processes;
+  for (std::size_t rank = 0; rank < generation_.seats.size(); ++rank) {
+    const auto& seat = generation_.seats[rank];
+    if (seat.node != job_.place.node) continue;
+    const auto slot = static_cast<std::size_t>(seat.slot - job_.place.first_slot);
+    if (slot < workers_.size()) processes[static_cast<int>(rank)] = workers_[slot].pid;
+  }
+  flight_.look(processes, with_threads);
+}
+
 /// Each rank looks where it was told to when it was started.
-void LocalRanks::write_failure(const std::string& failure) const {
+void LocalRanks::write_failure(const std::string& failure) {
+  look_at_processes(true);
   std::set<int> generations{generation_.number};
   for (const Worker& worker : workers_) generations.insert(worker.generation);
   for (const int generation : generations) std::ofstream(failure_file(job_, generation)) << failure;
@@ -122,6 +141,8 @@ RankReport LocalRanks::report(int slot, const actors::Ending& ending) {
 }
 
 void LocalRanks::clear_away() {
+  // What is cleared away are the records too.
+  for (const std::string& line : flight_.conclude()) terminal_.say(line);
   const int cleared = processes_.clear_away(job_.id, mark_of(job_));
   if (cleared > 0) terminal_.say(fmt::format("killed {} processes the ranks left behind", cleared));
   for (Worker& worker : workers_) {

@@ -11,6 +11,7 @@
 #include "actors/world/process.hpp"
 #include "apps/troupe/host/host_facts.hpp"
 #include "apps/troupe/launch/environment.hpp"
+#include "apps/troupe/launch/flight.hpp"
 #include "apps/troupe/launch/input.hpp"
 #include "apps/troupe/launch/rank_log.hpp"
 #include "apps/troupe/launch/report.hpp"
@@ -36,8 +37,9 @@ class LocalRanks {
   /// What this launcher says of the process in a slot.
   void withheld(int slot, int signal);
   void woken(int slot);
-  /// Tells the ranks which of the job's has failed; before they are asked to end.
-  void write_failure(const std::string& failure) const;
+  /// Tells the ranks which of the job's has failed, and looks at their processes; before they are asked to
+  /// end.
+  void write_failure(const std::string& failure);
   /// What is known of the process in this slot, which has ended as `ending` says. Writes its error file if it
   /// could not.
   RankReport report(int slot, const actors::Ending& ending);
@@ -45,6 +47,8 @@ class LocalRanks {
   void clear_away();
 
  private:
+  void look_at_processes(bool with_threads);
+
   struct Worker {
     std::unique_ptr<RankLog> log;
     std::int64_t pid = 0;
@@ -59,6 +63,7 @@ class LocalRanks {
   Input input_;
   std::vector<std::string> environment_;
   Generation generation_;
+  FlightRecords flight_;
   std::vector<Worker> workers_;  ///< by slot
   OomKills oom_before_;
 };
