@@ -103,7 +103,7 @@ core::Result<Told> told_of(const std::string& text) {
 /// One for each part of the model; others register the same as one of them.
 bool speaks_for_others(const TrainingPlan& plan, core::Rank rank) {
   const auto alike = plan.options.expert_ranks() > 1 ? core::GroupKind::edp : core::GroupKind::dp_cp;
-  return plan.mesh.group(alike, rank).front() == rank;
+  return plan.mesh.first_of_group(alike, rank) == rank;
 }
 
 core::Result<Value> parameters_of(const SessionContext& in) {

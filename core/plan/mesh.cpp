@@ -28,10 +28,6 @@ Result<void> check_divides(std::int64_t whole, std::string_view whole_is, std::i
               whole_is, whole, part_is, part);
 }
 
-std::ptrdiff_t place_in(const std::vector<Rank>& group, Rank rank) {
-  return std::find(group.begin(), group.end(), rank) - group.begin();
-}
-
 }  // namespace
 
 std::string_view name_of(GroupKind kind) noexcept {
@@ -113,82 +109,153 @@ Result<Mesh> Mesh::create(MeshSizes sizes, std::string_view order) {
   return mesh;
 }
 
-std::vector<Rank> Mesh::along(const Numbering& numbering, std::initializer_list<Axis> axes, Rank rank) const {
-  std::vector<Rank> members{rank};
-  for (const Axis axis : axes) {
-    const auto [size, stride] = numbering[axis];
-    std::vector<Rank> wider;
-    for (const Rank member : members) {
-      const int origin = member.value - member.value / stride % size * stride;
-      for (int i = 0; i < size; ++i) wider.push_back({origin + i * stride});
-    }
-    members = std::move(wider);
+int Mesh::Line::size() const {
+  int size = 1;
+  for (std::size_t i = 0; i < count; ++i) size *= axes[i].size;
+  return size;
+}
+
+/// Members ascend: the axis with the longest stride decides first.
+int Mesh::Line::place_of(Rank rank) const {
+  int place = 0;
+  int fewer = 1;
+  for (std::size_t i = 0; i < count; ++i) {
+    place += rank.value / axes[i].stride % axes[i].size * fewer;
+    fewer *= axes[i].size;
   }
-  std::sort(members.begin(), members.end());
+  return place;
+}
+
+Rank Mesh::Line::first(Rank rank) const {
+  for (std::size_t i = 0; i < count; ++i)
+    rank.value -= rank.value / axes[i].stride % axes[i].size * axes[i].stride;
+  return rank;
+}
+
+Rank Mesh::Line::at(Rank first, int place) const {
+  for (std::size_t i = 0; i < count; ++i) {
+    first.value += place % axes[i].size * axes[i].stride;
+    place /= axes[i].size;
+  }
+  return first;
+}
+
+Mesh::Line Mesh::line(const Numbering& numbering, std::initializer_list<Axis> axes) {
+  Line line;
+  for (const Axis axis : axes) {
+    if (numbering[axis].size > 1) line.axes[line.count++] = numbering[axis];
+  }
+  std::sort(line.axes.begin(), line.axes.begin() + line.count,
+            [](const Span& a, const Span& b) { return a.stride < b.stride; });
+  return line;
+}
+
+std::vector<Rank> Mesh::along(const Line& line, Rank rank) {
+  const Rank first = line.first(rank);
+  std::vector<Rank> members;
+  members.reserve(static_cast<std::size_t>(line.size()));
+  for (int place = 0; place < line.size(); ++place) members.push_back(line.at(first, place));
   return members;
 }
 
-std::vector<Rank> Mesh::instance_chunk(std::vector<Rank> group, Rank rank) const {
-  const auto length = static_cast<std::ptrdiff_t>(group.size()) / sizes_.optimizer_instances;
-  const auto first = group.begin() + place_in(group, rank) / length * length;
-  return {first, first + length};
+std::vector<Rank> Mesh::instance_chunk(const Line& line, Rank rank) const {
+  const int length = line.size() / sizes_.optimizer_instances;
+  const Rank first = line.first(rank);
+  const int start = line.place_of(rank) / length * length;
+  std::vector<Rank> members;
+  for (int place = start; place < start + length; ++place) members.push_back(line.at(first, place));
+  return members;
 }
 
-std::vector<Rank> Mesh::same_place_in_chunks(const std::vector<Rank>& group, Rank rank) const {
-  const auto length = static_cast<std::ptrdiff_t>(group.size()) / sizes_.optimizer_instances;
+std::vector<Rank> Mesh::same_place_in_chunks(const Line& line, Rank rank) const {
+  const int length = line.size() / sizes_.optimizer_instances;
+  const Rank first = line.first(rank);
   std::vector<Rank> members;
-  for (auto place = place_in(group, rank) % length; place < static_cast<std::ptrdiff_t>(group.size());
-       place += length) {
-    members.push_back(group[static_cast<std::size_t>(place)]);
-  }
+  for (int place = line.place_of(rank) % length; place < line.size(); place += length)
+    members.push_back(line.at(first, place));
   return members;
 }
 
 std::vector<Rank> Mesh::pipeline_ends(Rank rank, bool with_last) const {
-  const auto stages = along(dense_, {pp}, rank);
+  const auto stages = along(line(dense_, {pp}), rank);
   std::vector<Rank> members{stages.front()};
   if (with_last && stages.size() > 1) members.push_back(stages.back());
   if (std::find(members.begin(), members.end(), rank) == members.end()) return {};
   return members;
 }
 
-std::vector<Rank> Mesh::group(GroupKind kind, Rank rank) const {
-  CHECK(rank.value >= 0 && rank.value < world_.value, "a rank is one of the mesh's");
+std::optional<Mesh::Line> Mesh::line_of(GroupKind kind) const {
   switch (kind) {
     case GroupKind::world:
-      return along(dense_, {tp, cp, dp, pp}, rank);
+      return line(dense_, {tp, cp, dp, pp});
     case GroupKind::tp:
-      return along(dense_, {tp}, rank);
+      return line(dense_, {tp});
     case GroupKind::cp:
-      return along(dense_, {cp}, rank);
+      return line(dense_, {cp});
     case GroupKind::dp:
-      return along(dense_, {dp}, rank);
+      return line(dense_, {dp});
     case GroupKind::pp:
-      return along(dense_, {pp}, rank);
+      return line(dense_, {pp});
     case GroupKind::dp_cp:
-      return along(dense_, {dp, cp}, rank);
-    case GroupKind::tp_pp:
-      return along(dense_, {tp, pp}, rank);
-    case GroupKind::tp_dp_cp:
-      return along(dense_, {tp, dp, cp}, rank);
-    case GroupKind::embd:
-      return pipeline_ends(rank, true);
-    case GroupKind::pos_embd:
-      return pipeline_ends(rank, false);
-    case GroupKind::ep:
-      return along(expert_, {ep}, rank);
-    case GroupKind::etp:
-      return along(expert_, {tp}, rank);
-    case GroupKind::edp:
-      return along(expert_, {dp}, rank);
     case GroupKind::intra_dp_cp:
-      return instance_chunk(along(dense_, {dp, cp}, rank), rank);
+      return line(dense_, {dp, cp});
+    case GroupKind::tp_pp:
+      return line(dense_, {tp, pp});
+    case GroupKind::tp_dp_cp:
+      return line(dense_, {tp, dp, cp});
+    case GroupKind::ep:
+      return line(expert_, {ep});
+    case GroupKind::etp:
+      return line(expert_, {tp});
+    case GroupKind::edp:
     case GroupKind::intra_edp:
-      return instance_chunk(along(expert_, {dp}, rank), rank);
     case GroupKind::inter_instance:
-      return same_place_in_chunks(along(expert_, {dp}, rank), rank);
+      return line(expert_, {dp});
+    case GroupKind::embd:
+    case GroupKind::pos_embd:
+      return std::nullopt;
   }
   CHECK(false, "every kind of group is handled");
+}
+
+std::vector<Rank> Mesh::group(GroupKind kind, Rank rank) const {
+  CHECK(rank.value >= 0 && rank.value < world_.value, "a rank is one of the mesh's");
+  const auto line = line_of(kind);
+  if (!line) return pipeline_ends(rank, kind == GroupKind::embd);
+  if (kind == GroupKind::intra_dp_cp || kind == GroupKind::intra_edp) return instance_chunk(*line, rank);
+  if (kind == GroupKind::inter_instance) return same_place_in_chunks(*line, rank);
+  return along(*line, rank);
+}
+
+int Mesh::place_in_group(GroupKind kind, Rank rank) const {
+  CHECK(rank.value >= 0 && rank.value < world_.value, "a rank is one of the mesh's");
+  const auto line = line_of(kind);
+  if (!line) {
+    const auto members = pipeline_ends(rank, kind == GroupKind::embd);
+    const auto found = std::find(members.begin(), members.end(), rank);
+    CHECK(found != members.end(), "the rank is in a group of this kind");
+    return static_cast<int>(found - members.begin());
+  }
+  const int place = line->place_of(rank);
+  const int length = line->size() / sizes_.optimizer_instances;
+  if (kind == GroupKind::intra_dp_cp || kind == GroupKind::intra_edp) return place % length;
+  return kind == GroupKind::inter_instance ? place / length : place;
+}
+
+Rank Mesh::first_of_group(GroupKind kind, Rank rank) const {
+  CHECK(rank.value >= 0 && rank.value < world_.value, "a rank is one of the mesh's");
+  const auto line = line_of(kind);
+  if (!line) {
+    const auto members = pipeline_ends(rank, kind == GroupKind::embd);
+    CHECK(!members.empty(), "the rank is in a group of this kind");
+    return members.front();
+  }
+  const Rank first = line->first(rank);
+  const int place = line->place_of(rank);
+  const int length = line->size() / sizes_.optimizer_instances;
+  if (kind == GroupKind::intra_dp_cp || kind == GroupKind::intra_edp)
+    return line->at(first, place / length * length);
+  return kind == GroupKind::inter_instance ? line->at(first, place % length) : first;
 }
 
 std::vector<std::vector<Rank>> Mesh::groups(GroupKind kind) const {
@@ -201,7 +268,11 @@ std::vector<std::vector<Rank>> Mesh::groups(GroupKind kind) const {
 }
 
 int Mesh::group_size(GroupKind kind) const {
-  return static_cast<int>(group(kind, Rank{0}).size());
+  const auto line = line_of(kind);
+  if (!line) return static_cast<int>(pipeline_ends(Rank{0}, kind == GroupKind::embd).size());
+  if (kind == GroupKind::intra_dp_cp || kind == GroupKind::intra_edp)
+    return line->size() / sizes_.optimizer_instances;
+  return kind == GroupKind::inter_instance ? sizes_.optimizer_instances : line->size();
 }
 
 }  // namespace troupe::core

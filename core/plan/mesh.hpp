@@ -1,7 +1,10 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,6 +69,10 @@ class Mesh {
   /// The group of this kind that contains `rank`, in group order. Empty if there is none: only the embedding
   /// groups leave ranks out.
   std::vector<Rank> group(GroupKind kind, Rank rank) const;
+  /// The place of `rank` in that group, and the group's first rank, without a look at the others where the
+  /// group goes along axes. The rank must be in a group of this kind.
+  int place_in_group(GroupKind kind, Rank rank) const;
+  Rank first_of_group(GroupKind kind, Rank rank) const;
   /// All groups of this kind, ordered by their first rank.
   std::vector<std::vector<Rank>> groups(GroupKind kind) const;
 
@@ -80,9 +87,22 @@ class Mesh {
 
   static Numbering number(const std::array<Axis, 5>& order, const std::array<int, 5>& sizes);
   static Result<std::array<Axis, 5>> parse_order(std::string_view order);
-  std::vector<Rank> along(const Numbering& numbering, std::initializer_list<Axis> axes, Rank rank) const;
-  std::vector<Rank> instance_chunk(std::vector<Rank> group, Rank rank) const;
-  std::vector<Rank> same_place_in_chunks(const std::vector<Rank>& group, Rank rank) const;
+  /// Axes that a group goes along, those that change fastest first.
+  struct Line {
+    std::array<Span, 5> axes{};
+    std::size_t count = 0;
+
+    int size() const;
+    int place_of(Rank rank) const;
+    Rank first(Rank rank) const;
+    Rank at(Rank first, int place) const;
+  };
+  static Line line(const Numbering& numbering, std::initializer_list<Axis> axes);
+  /// None for groups that do not go along axes. A group may be a part of it.
+  std::optional<Line> line_of(GroupKind kind) const;
+  static std::vector<Rank> along(const Line& line, Rank rank);
+  std::vector<Rank> instance_chunk(const Line& line, Rank rank) const;
+  std::vector<Rank> same_place_in_chunks(const Line& line, Rank rank) const;
   std::vector<Rank> pipeline_ends(Rank rank, bool with_last) const;
 
   MeshSizes sizes_;

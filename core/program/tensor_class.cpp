@@ -42,10 +42,7 @@ Result<Domain> domain_of(const Mesh& mesh, ScaleRule scale, std::size_t axes) {
 
 std::vector<int> coordinates_in(const Domain& domain, const Mesh& mesh, Rank rank) {
   const bool expert = domain.scale == ScaleRule::expert;
-  const auto all = mesh.group(expert ? GroupKind::edp : GroupKind::dp_cp, rank);
-  const auto found = std::lower_bound(all.begin(), all.end(), rank);
-  CHECK(found != all.end() && *found == rank, "a rank is in its own group");
-  auto place = static_cast<int>(found - all.begin());
+  int place = mesh.place_in_group(expert ? GroupKind::edp : GroupKind::dp_cp, rank);
   std::vector<int> coordinates(domain.sizes.size());
   for (std::size_t axis = domain.sizes.size(); axis-- > 0;) {
     coordinates[axis] = place % domain.sizes[axis];

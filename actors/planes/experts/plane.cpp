@@ -210,7 +210,7 @@ std::string ExpertPlane::refusal() const {
 /// Ranks that share the layers see the same tokens, and one of them counts them.
 std::vector<std::int64_t> ExpertPlane::counts() const {
   std::vector<std::int64_t> all;
-  const bool counts = plan_.mesh.group(core::GroupKind::tp, options_.rank).front() == options_.rank;
+  const bool counts = plan_.mesh.first_of_group(core::GroupKind::tp, options_.rank) == options_.rank;
   for (const auto& layer : layers_) {
     if (!layer.machine) continue;
     for (const auto* of_layer : {&layer.machine->chosen(), &layer.machine->dropped()})

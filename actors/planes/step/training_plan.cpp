@@ -384,44 +384,41 @@ std::vector<int> TrainingPlan::coordinates(core::Rank rank) const {
 }
 
 int TrainingPlan::pipeline_stage(core::Rank rank) const {
-  const auto stages = mesh.group(core::GroupKind::pp, rank);
-  return static_cast<int>(std::find(stages.begin(), stages.end(), rank) - stages.begin());
+  return mesh.place_in_group(core::GroupKind::pp, rank);
 }
 
 core::Rank TrainingPlan::first_alike(core::BucketIndex bucket, core::Rank rank) const {
   const auto kind = domain_of(bucket) == 0 ? core::GroupKind::dp_cp : core::GroupKind::edp;
-  return mesh.group(kind, rank).front();
+  return mesh.first_of_group(kind, rank);
 }
 
 int TrainingPlan::part_of_model(core::Rank rank) const {
-  const auto owners = mesh.group(core::GroupKind::ep, rank);
-  const auto place = std::find(owners.begin(), owners.end(), rank) - owners.begin();
-  const int part = pipeline_stage(rank) * options.expert_ranks() + static_cast<int>(place);
+  const int place = mesh.place_in_group(core::GroupKind::ep, rank);
+  const int part = pipeline_stage(rank) * options.expert_ranks() + place;
   return part * options.expert_columns() + expert_column(rank);
 }
 
 core::Rank TrainingPlan::first_of_part(core::Rank rank) const {
   const bool spread = options.expert_ranks() > 1;
-  const auto first = mesh.group(spread ? core::GroupKind::edp : core::GroupKind::tp_dp_cp, rank).front();
+  const auto first = mesh.first_of_group(spread ? core::GroupKind::edp : core::GroupKind::tp_dp_cp, rank);
   const auto layer = mesh.group(core::GroupKind::tp, first);
   const auto columns = static_cast<std::size_t>(options.expert_columns());
   return layer[static_cast<std::size_t>(expert_column(rank)) * (layer.size() / columns)];
 }
 
 int TrainingPlan::expert_column(core::Rank rank) const {
-  const auto layer = mesh.group(core::GroupKind::tp, rank);
-  const auto place = std::find(layer.begin(), layer.end(), rank) - layer.begin();
-  return static_cast<int>(place) * options.expert_columns() / static_cast<int>(layer.size());
+  const int place = mesh.place_in_group(core::GroupKind::tp, rank);
+  return place * options.expert_columns() / mesh.group_size(core::GroupKind::tp);
 }
 
 bool TrainingPlan::counts_in_norms(core::ParameterIndex parameter, core::Rank rank) const {
   const auto& spec = specs[parameter.value];
   const bool is_part = !spec.global_shape.empty();
-  return !spec.is_copy && (is_part || mesh.group(core::GroupKind::tp, rank).front() == rank);
+  return !spec.is_copy && (is_part || mesh.first_of_group(core::GroupKind::tp, rank) == rank);
 }
 
 bool TrainingPlan::counts_losses(core::Rank rank) const {
-  return mesh.group(core::GroupKind::tp, rank).front() == rank &&
+  return mesh.first_of_group(core::GroupKind::tp, rank) == rank &&
          pipeline_stage(rank) == options.pipeline_parallel - 1;
 }
 

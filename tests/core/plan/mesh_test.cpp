@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
+#include <string>
+#include <vector>
 
 namespace troupe::core {
 namespace {
@@ -171,6 +174,31 @@ RC_GTEST_PROP(Mesh, InstanceGroupsAreTheSameForDenseParametersAndExperts, ()) {
     for (std::size_t i = place; i < all.size(); i += chunk.size()) expected.push_back(all[i]);
     RC_ASSERT(mesh.group(GroupKind::inter_instance, {rank}) == expected);
     RC_ASSERT(mesh.group_size(GroupKind::intra_edp) * sizes.optimizer_instances == mesh.edp());
+  }
+}
+
+RC_GTEST_PROP(Mesh, PlacesAndFirstRanksAreThoseOfTheGroup, ()) {
+  const std::vector<std::string> orders{std::string(Mesh::kDefaultOrder), "pp-dp-ep-cp-tp", "dp-tp-cp-ep-pp"};
+  MeshSizes sizes;
+  sizes.optimizer_instances = *rc::gen::inRange(1, 4);
+  sizes.tp = *rc::gen::inRange(1, 4);
+  sizes.cp = *rc::gen::inRange(1, 3);
+  sizes.ep = *rc::gen::inRange(1, 3);
+  sizes.dp = sizes.optimizer_instances * sizes.ep * *rc::gen::inRange(1, 3);
+  sizes.pp = *rc::gen::inRange(1, 4);
+  const auto mesh = Mesh::create(sizes, *rc::gen::elementOf(orders));
+  RC_PRE(mesh.has_value());
+
+  for (std::size_t kind = 0; kind < kGroupKinds; ++kind) {
+    const auto group = static_cast<GroupKind>(kind);
+    for (int rank = 0; rank < mesh->world().value; ++rank) {
+      const auto members = mesh->group(group, {rank});
+      RC_ASSERT(std::is_sorted(members.begin(), members.end()));
+      if (members.empty()) continue;
+      RC_ASSERT(mesh->first_of_group(group, {rank}) == members.front());
+      RC_ASSERT(members[static_cast<std::size_t>(mesh->place_in_group(group, {rank}))] == Rank{rank});
+    }
+    RC_ASSERT(mesh->group_size(group) == static_cast<int>(mesh->group(group, {0}).size()));
   }
 }
 
