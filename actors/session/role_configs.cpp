@@ -40,7 +40,7 @@ std::string listed(const std::vector<int>& units, int resident) {
 
 /// Everything that ranks must agree on: the parameters, where they are, then the collectives. What parameters
 /// are comes first, because a parameter that ranks disagree about also moves others.
-std::vector<std::string> lines_of(const TrainingPlan& plan) {
+std::vector<std::string> agreed_lines(const TrainingPlan& plan, const RankProgram& program) {
   std::vector<std::string> lines;
   for (const auto& spec : plan.specs) {
     auto line =
@@ -63,7 +63,8 @@ std::vector<std::string> lines_of(const TrainingPlan& plan) {
   }
   // Programs follow from the same inputs on all ranks; if ranks have different programs, rank 0's stands for
   // the inputs.
-  auto collectives = RankProgram(plan, {0}).lines();
+  const bool is_first = program.coordinates() == plan.coordinates({0});
+  const auto collectives = lines_of(is_first ? program.program() : program_of(plan, {0}));
   lines.insert(lines.end(), collectives.begin(), collectives.end());
   return lines;
 }
@@ -90,11 +91,11 @@ ConductorConfig conductor_config(const TrainingPlan& plan, const RankProgram& pr
   config.deadline = deadline;
   for (const auto& launch : program.launches()) {
     const auto communicator = core::communicator_of(launch.entry);
-    const auto members = plan.mesh.group(launch.entry.group, program.rank());
+    const auto first = plan.mesh.first_of_group(launch.entry.group, program.rank());
     config.entries.push_back(
         {describe(launch), owner_of(launch, program.rank()), !launch.is_verdict() && launch.publishes(),
          launch.entry.stream,
-         core::hash64(fmt::format("{} of rank {}", core::describe(communicator), members.front().value)),
+         core::hash64(fmt::format("{} of rank {}", core::describe(communicator), first.value)),
          core::hash64(core::common_text(launch.entry)), final_sum_of(launch, program)});
   }
   return config;
@@ -113,7 +114,7 @@ RankSupervisorConfig supervisor_config(const TrainingPlan& plan, const RankProgr
   for (const auto entry : core::indices<core::PlanEntryIndex>(program.launches().size())) {
     if (program.launch(entry).is_verdict()) config.verdict_entry = entry;
   }
-  config.plan_lines = lines_of(plan);
+  config.plan_lines = agreed_lines(plan, program);
   config.plan_hash = core::hash64(fmt::format("{}", fmt::join(config.plan_lines, "\n")));
   config.configuration = plan.configuration;
   config.clip_norm = plan.options.clip_norm;

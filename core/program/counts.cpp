@@ -62,6 +62,14 @@ std::int64_t Counts::of(std::int64_t member) const {
   CHECK(false, "a member is one of the group's");
 }
 
+std::vector<std::int64_t> Counts::each() const {
+  std::vector<std::int64_t> each;
+  each.reserve(static_cast<std::size_t>(members()));
+  for (const CountRun& run : runs)
+    each.insert(each.end(), static_cast<std::size_t>(run.members), run.elements);
+  return each;
+}
+
 std::string Counts::text() const {
   std::string text = kind == CountKind::bounded ? "at most " : "";
   for (std::size_t i = 0; i < runs.size(); ++i) {

@@ -36,6 +36,8 @@ struct Counts {
   std::int64_t total() const;
   std::int64_t most() const;
   std::int64_t of(std::int64_t member) const;
+  /// One for each member.
+  std::vector<std::int64_t> each() const;
   /// "8x512", "2x1998,1x999", "at most 8x512"
   std::string text() const;
 

@@ -28,6 +28,7 @@ std::vector<ElementRange> chunk_ranges(const ProgramEntry& entry, std::int64_t c
   const auto members = static_cast<int>(entry.counts.members());
   const std::int64_t most = chunk_elements(entry);
   std::vector<ElementRange> ranges;
+  ranges.reserve(static_cast<std::size_t>(members));
   for (int member = 0; member < members; ++member) {
     const ElementRange part = even_part({0, entry.elements}, members, member);
     const std::int64_t start = std::min(part.start + chunk * most, part.end);
@@ -37,15 +38,19 @@ std::vector<ElementRange> chunk_ranges(const ProgramEntry& entry, std::int64_t c
 }
 
 ExchangeChunk exchange_chunk(const ProgramEntry& exchange, std::int64_t place, std::int64_t chunk) {
-  const auto roots_of = [&](std::int64_t member) {
-    return exchange.elements == 0 ? 0 : exchange.counts.of(member) / exchange.elements;
-  };
   ExchangeChunk found{.ranges = chunk_ranges(exchange, chunk)};
-  const std::int64_t own_roots = roots_of(place);
-  const std::int64_t own_range = found.ranges[static_cast<std::size_t>(place)].size();
+  const auto counts = exchange.counts.each();
+  const auto own = static_cast<std::size_t>(place);
+  const auto roots_of = [&](std::size_t member) {
+    return exchange.elements == 0 ? 0 : counts[member] / exchange.elements;
+  };
+  const std::int64_t own_roots = roots_of(own);
+  const std::int64_t own_range = found.ranges[own].size();
+  found.input_counts.reserve(counts.size());
+  found.output_counts.reserve(counts.size());
   for (std::size_t member = 0; member < found.ranges.size(); ++member) {
     found.input_counts.push_back(own_roots * found.ranges[member].size());
-    found.output_counts.push_back(roots_of(static_cast<std::int64_t>(member)) * own_range);
+    found.output_counts.push_back(roots_of(member) * own_range);
   }
   return found;
 }

@@ -149,7 +149,12 @@ DealtLanes LaneDeal::dealt(const std::vector<int>& coordinates) const {
 
 std::vector<LaneRange> roots_of(std::span<const LaneRange> leaves, const PieceTree& tree) {
   std::vector<LaneRange> roots;
+  roots.reserve(leaves.size());
   for (const LaneRange& range : leaves) {
+    if (range.count == 1) {
+      roots.push_back(range);
+      continue;
+    }
     for (const LaneRange& root : tree.roots_of(range)) roots.push_back(root);
   }
   return roots;

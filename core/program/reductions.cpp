@@ -58,8 +58,12 @@ Reductions::Held Reductions::held_in_round(const DomainLanes& domain, const Doma
     member[axis] = i;
     const LaneRange lanes =
         axis < deal.partial_axes() ? deal.block(member, axis + 1) : deal.round_lanes(member, axis + 1, round);
-    const auto leaves = deal.leaves_of(lanes, member, axis + 1);
-    roots.push_back(static_cast<std::int64_t>(roots_of(leaves, deal.tree()).size()));
+    if (deal.tree().pieces == 1 && lanes.count <= 1) {
+      roots.push_back(lanes.count);
+    } else {
+      const auto leaves = deal.leaves_of(lanes, member, axis + 1);
+      roots.push_back(static_cast<std::int64_t>(roots_of(leaves, deal.tree()).size()));
+    }
     const bool is_one_piece =
         deal.tree().pieces == 1 || (axis + 1 == member.size() && deal.own_pieces() == 1);
     held.single_lanes = held.single_lanes && lanes.count <= 1 && is_one_piece;

@@ -124,9 +124,7 @@ DataPlane::State::Posted DataPlane::State::note(const core::RecipeStep&, Job& jo
 }
 
 DataPlane::State::Posted DataPlane::State::count(const core::RecipeStep&, Job& job) {
-  const auto& counts = job.launch.entry.counts;
-  for (std::int64_t member = 0; member < counts.members(); ++member)
-    job.input_counts.push_back(static_cast<std::size_t>(counts.of(member)));
+  job.input_counts = sizes(job.launch.entry.counts.each());
   return {};
 }
 
@@ -174,6 +172,7 @@ DataPlane::State::Posted DataPlane::State::cut_exchange(const core::RecipeStep&,
   const auto own = job.ranges[static_cast<std::size_t>(job.launch.place)];
   job.to = moved(own, job.launch.from.start);
   job.terms.clear();
+  job.terms.reserve(job.launch.arriving);
   const auto bytes = elements(own) * width;
   for (std::size_t sum = 0; sum < job.launch.arriving; ++sum)
     job.terms.emplace_back(job.arrived.subview(sum * bytes, bytes), entry.wire);
@@ -266,8 +265,9 @@ DataPlane::State::Posted DataPlane::State::accumulate_in(const core::RecipeStep&
 /// A sum never includes what is below it in its stack, so whatever it overwrites was added before.
 DataPlane::State::Posted DataPlane::State::add_tree(const core::RecipeStep& step, Job& job) {
   const auto terms = terms_of(job);
-  for (const auto& root : job.launch.sums) {
+  for (const auto& root : *job.launch.sums) {
     gpu::TreeSum sum;
+    sum.slots.reserve(root.terms.size());
     for (const auto term : root.terms) sum.slots.push_back(terms[term]);
     sum.steps = root.steps;
     sum.factor = factor_of(step);
@@ -282,7 +282,7 @@ DataPlane::State::Posted DataPlane::State::add_tree(const core::RecipeStep& step
 DataPlane::State::Posted DataPlane::State::add_in_order(const core::RecipeStep& step, Job& job) {
   constexpr std::size_t kTerms = 16;
   const auto terms = terms_of(job);
-  const auto& sum = job.launch.sums.front();
+  const auto& sum = job.launch.sums->front();
   const gpu::Elements output{destination_of(sum, job), core::DType::f32};
   std::vector<gpu::ConstElements> before;
   for (std::size_t next = 0; next < terms.size(); before = {output}) {
@@ -297,7 +297,7 @@ DataPlane::State::Posted DataPlane::State::add_in_order(const core::RecipeStep& 
 }
 
 DataPlane::State::Posted DataPlane::State::add_members(const core::RecipeStep& step, Job& job) {
-  const auto& order = job.launch.sums.front();
+  const auto& order = job.launch.sums->front();
   const auto bytes = elements(job.to) * core::size_of(job.launch.entry.wire);
   gpu::TreeSum sum;
   for (const auto member : order.terms)
@@ -339,6 +339,7 @@ DataPlane::State::Posted DataPlane::State::unpack_others(const core::RecipeStep&
 /// Sums of earlier rounds come before what has arrived.
 std::vector<gpu::ConstElements> DataPlane::State::terms_of(const Job& job) {
   std::vector<gpu::ConstElements> terms;
+  terms.reserve(job.launch.rested.size() + job.terms.size());
   for (const int slot : job.launch.rested)
     terms.emplace_back(arena.gradients(job.bucket, slot, job.to), core::DType::f32);
   terms.insert(terms.end(), job.terms.begin(), job.terms.end());

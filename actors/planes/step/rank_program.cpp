@@ -22,13 +22,13 @@ core::LaneDeal deal_of(const TrainingPlan& plan) {
   return *std::move(deal);
 }
 
-core::Program program_of(const TrainingPlan& plan, const std::vector<int>& coordinates) {
-  auto program = core::plan_program(plan.inputs, coordinates);
+}  // namespace
+
+core::Program program_of(const TrainingPlan& plan, core::Rank rank) {
+  auto program = core::plan_program(plan.inputs, plan.coordinates(rank));
   CHECK(program.has_value(), "plan_training() has planned the program of a rank before");
   return *std::move(program);
 }
-
-}  // namespace
 
 std::string describe(const PlannedLaunch& launch) {
   const auto operation = core::name_of(launch.entry.operation);
@@ -40,7 +40,7 @@ std::string describe(const PlannedLaunch& launch) {
 }
 
 RankProgram::RankProgram(const TrainingPlan& plan, core::Rank rank)
-    : RankProgram(plan, rank, program_of(plan, plan.coordinates(rank))) {}
+    : RankProgram(plan, rank, program_of(plan, rank)) {}
 
 RankProgram::RankProgram(const TrainingPlan& plan, core::Rank rank, core::Program program)
     : plan_(&plan),
@@ -103,7 +103,8 @@ void RankProgram::write_out() {
   for (const auto& launch : launches_) {
     if (launch.moves_gradients() && launch.slot >= 0) gradient_slots_[launch.bucket->value] = launch.slot;
   }
-  for (auto& launch : launches_) number(launch);
+  KnownSums known;
+  for (auto& launch : launches_) number(launch, known);
   std::vector<core::PlanEntryIndex> sequence;
   for (const auto entry : core::indices<core::PlanEntryIndex>(launches_.size())) sequence.push_back(entry);
   set_sequence(std::move(sequence));
@@ -176,10 +177,7 @@ void RankProgram::follow_order() {
 
 int RankProgram::place_in(PlannedLaunch& launch) const {
   const auto& entry = launch.entry;
-  if (core::is_also_sum(entry)) {
-    const auto members = plan_->mesh.group(entry.group, rank_);
-    return static_cast<int>(std::find(members.begin(), members.end(), rank_) - members.begin());
-  }
+  if (core::is_also_sum(entry)) return plan_->mesh.place_in_group(entry.group, rank_);
   while (entry.from[launch.axis] == entry.to[launch.axis]) launch.axis += 1;
   return lanes_of(*launch.bucket).coordinates[launch.axis];
 }
@@ -199,9 +197,14 @@ core::Lane RankProgram::lane_or_end(int round) const {
 }
 
 std::vector<core::LaneRange> RankProgram::leaves_of(const PlannedLaunch& launch, int member) const {
-  const auto& lanes = lanes_of(*launch.bucket);
-  auto at = lanes.coordinates;
+  auto at = lanes_of(*launch.bucket).coordinates;
   at[launch.axis] = member;
+  return leaves_at(launch, at);
+}
+
+std::vector<core::LaneRange> RankProgram::leaves_at(const PlannedLaunch& launch,
+                                                    const std::vector<int>& at) const {
+  const auto& lanes = lanes_of(*launch.bucket);
   const auto axes = launch.axis + 1;
   const auto own = launch.axis < lanes.deal.partial_axes() ? lanes.deal.block(at, axes)
                                                            : lanes.deal.round_lanes(at, axes, launch.round);
@@ -224,15 +227,15 @@ std::vector<core::LaneRange> RankProgram::before(core::BucketIndex bucket, int r
   return tree().leaves_of({first, end - first});
 }
 
-std::vector<std::string> RankProgram::lines() const {
+std::vector<std::string> lines_of(const core::Program& program) {
   std::vector<std::string> lines;
-  for (const auto& communicator : core::communicators(program_)) {
+  for (const auto& communicator : core::communicators(program)) {
     lines.push_back(core::describe(communicator));
-    auto own = core::lines(program_, communicator);
+    auto own = core::lines(program, communicator);
     lines.insert(lines.end(), own.begin(), own.end());
   }
   // What each rank does for itself, too: all of it follows from the same inputs, operations included.
-  const auto all = core::lines_with_recipes(program_);
+  const auto all = core::lines_with_recipes(program);
   lines.insert(lines.end(), all.begin(), all.end());
   return lines;
 }

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -54,8 +57,9 @@ struct PlannedLaunch {
   std::int64_t chunks = 0;    ///< times that it does what is done for each
   std::vector<KeptSum> held;  ///< this rank's sums that it starts from
   std::vector<int> rested;    ///< slots of sums of earlier rounds, which what it brings is added to
-  std::vector<RootSum> sums;  ///< that it leaves
-  std::vector<int> cleared;   ///< slots of full gradients that are zeros afterwards
+  /// That it leaves; shared by all launches that add alike, because each is as long as the group.
+  std::shared_ptr<const std::vector<RootSum>> sums;
+  std::vector<int> cleared;  ///< slots of full gradients that are zeros afterwards
   Sending sending = Sending::nothing;
   std::size_t arriving = 0;  ///< sums of all members, in an exchange
   /// Members before and after this one, where there are any: first and end.
@@ -70,6 +74,13 @@ struct PlannedLaunch {
 
 /// For people: "reduce_scatter of bucket 3".
 std::string describe(const PlannedLaunch& launch);
+
+/// The program of a rank as the planner makes it.
+core::Program program_of(const TrainingPlan& plan, core::Rank rank);
+
+/// What the members of a communicator must agree on, one line each; first the communicator itself. The
+/// operations that the trainer declares follow.
+std::vector<std::string> lines_of(const core::Program& program);
 
 /// What one rank does in a step, with its launches written out: PlanEntryIndex is a place among them. They
 /// are numbered in the order in which the session's first program launches them.
@@ -157,16 +168,19 @@ class RankProgram {
     return plan_->held(placements, bucket, coordinates());
   }
 
-  /// What the members of a communicator must agree on, one line each; first the communicator itself. The
-  /// operations that the trainer declares follow.
-  std::vector<std::string> lines() const;
-
  private:
   void write_out();
+  /// As leaves_of(), of the member at these coordinates.
+  std::vector<core::LaneRange> leaves_at(const PlannedLaunch& launch, const std::vector<int>& at) const;
   void set_sequence(std::vector<core::PlanEntryIndex> sequence);
   // In recipe_numbers.cpp: what recipes say, in this rank's numbers.
-  void number(PlannedLaunch& launch) const;
-  void number(const core::RecipeStep& step, PlannedLaunch& launch) const;
+  using Sums = std::shared_ptr<const std::vector<RootSum>>;
+  /// What launches that add alike agree in.
+  using Adding = std::tuple<core::Action, std::size_t, std::size_t, int, std::int64_t, bool>;
+  using KnownSums = std::map<Adding, Sums>;
+  void number(PlannedLaunch& launch, KnownSums& known) const;
+  void number(const core::RecipeStep& step, PlannedLaunch& launch, KnownSums& known) const;
+  Sums sums_of(core::Action action, const PlannedLaunch& launch, KnownSums& known) const;
   std::vector<KeptSum> sums_held(const PlannedLaunch& launch) const;
   std::vector<RootSum> sums_left(const PlannedLaunch& launch) const;
   std::vector<int> slots_rested(const PlannedLaunch& launch) const;

@@ -29,7 +29,7 @@ bool RankProgram::rests(const PlannedLaunch& launch) const {
   return reduces_each_round() && launch.entry.from != resting && launch.entry.to == resting;
 }
 
-void RankProgram::number(PlannedLaunch& launch) const {
+void RankProgram::number(PlannedLaunch& launch, KnownSums& known) const {
   launch.recipe = launch.round == 0 ? launch.entry.first : launch.entry.later;
   if (launch.bucket) {
     launch.from = held(launch.entry.from, *launch.bucket);
@@ -38,11 +38,11 @@ void RankProgram::number(PlannedLaunch& launch) const {
   const auto& steps = recipe(launch);
   if (!steps.each_chunk.empty()) launch.chunks = core::chunks_of(launch.entry);
   for (const auto* some : {&steps.before, &steps.each_chunk, &steps.after}) {
-    for (const auto& step : *some) number(step, launch);
+    for (const auto& step : *some) number(step, launch, known);
   }
 }
 
-void RankProgram::number(const core::RecipeStep& step, PlannedLaunch& launch) const {
+void RankProgram::number(const core::RecipeStep& step, PlannedLaunch& launch, KnownSums& known) const {
   const auto& entry = launch.entry;
   switch (step.action) {
     case core::Action::cut_part: {
@@ -51,8 +51,10 @@ void RankProgram::number(const core::RecipeStep& step, PlannedLaunch& launch) co
       break;
     }
     case core::Action::cut_exchange:
-      for (std::int64_t member = 0; entry.elements > 0 && member < entry.counts.members(); ++member)
-        launch.arriving += static_cast<std::size_t>(entry.counts.of(member) / entry.elements);
+      for (const auto& [elements, members] : entry.counts.runs) {
+        if (entry.elements > 0)
+          launch.arriving += static_cast<std::size_t>(elements / entry.elements * members);
+      }
       break;
     case core::Action::keep:
       launch.held = sums_held(launch);
@@ -65,16 +67,14 @@ void RankProgram::number(const core::RecipeStep& step, PlannedLaunch& launch) co
       break;
     }
     case core::Action::add_tree:
-      launch.rested = slots_rested(launch);
-      launch.sums = sums_left(launch);
-      break;
     case core::Action::add_in_order:
       launch.rested = slots_rested(launch);
-      launch.sums = {
-          one_after_another(static_cast<std::int64_t>(launch.rested.size()) + entry.counts.members())};
+      launch.sums = sums_of(step.action, launch, known);
+      CHECK(!launch.last_reduction || launch.sums->size() == 1,
+            "the last exchange leaves the sum over all lanes");
       break;
     case core::Action::add_members:
-      launch.sums = {one_after_another(entry.counts.members())};
+      launch.sums = sums_of(step.action, launch, known);
       break;
     case core::Action::unpack_others: {
       const auto place = static_cast<std::size_t>(launch.place);
@@ -91,6 +91,23 @@ void RankProgram::number(const core::RecipeStep& step, PlannedLaunch& launch) co
     default:
       break;
   }
+}
+
+/// They depend on the members of the exchange and on what rested before, not on the bucket.
+RankProgram::Sums RankProgram::sums_of(core::Action action, const PlannedLaunch& launch,
+                                       KnownSums& known) const {
+  const auto members = launch.entry.counts.members();
+  auto& sums =
+      known[{action, plan_->domain_of(*launch.bucket), launch.axis, launch.round, members, rests(launch)}];
+  if (sums) return sums;
+  if (action == core::Action::add_tree) {
+    sums = std::make_shared<const std::vector<RootSum>>(sums_left(launch));
+  } else {
+    const auto before = action == core::Action::add_in_order ? launch.rested.size() : 0;
+    sums = std::make_shared<const std::vector<RootSum>>(
+        1, one_after_another(static_cast<std::int64_t>(before) + members));
+  }
+  return sums;
 }
 
 /// Each over the part of the bucket that this rank holds.
@@ -132,8 +149,10 @@ std::vector<RootSum> RankProgram::sums_left(const PlannedLaunch& launch) const {
   const auto bucket = *launch.bucket;
   std::vector<core::LaneRange> blocks;
   if (rests(launch)) blocks = before(bucket, launch.round);
+  auto place = lanes_of(bucket).coordinates;
   for (int member = 0; member < launch.entry.counts.members(); ++member) {
-    const auto more = leaves_of(launch, member);
+    place[launch.axis] = member;
+    const auto more = leaves_at(launch, place);
     blocks.insert(blocks.end(), more.begin(), more.end());
   }
   const auto [order, merge, roots] = core::sort_and_merge(blocks, tree());
@@ -141,9 +160,9 @@ std::vector<RootSum> RankProgram::sums_left(const PlannedLaunch& launch) const {
   std::vector<RootSum> sums;
   for (std::size_t root = 0; root < roots.size(); ++root) {
     RootSum sum;
-    const auto place = static_cast<int>(root);
+    const auto number = static_cast<int>(root);
     if (rests(launch)) sum.kept.slot = slots[root];
-    if (!rests(launch) && place > 0) sum.kept = {core::Place::carried, place - 1};
+    if (!rests(launch) && number > 0) sum.kept = {core::Place::carried, number - 1};
     const auto first = merge.roots[root];
     const auto end = root + 1 < roots.size() ? merge.roots[root + 1] : static_cast<int>(order.size());
     for (int at = first; at < end; ++at)
@@ -154,7 +173,6 @@ std::vector<RootSum> RankProgram::sums_left(const PlannedLaunch& launch) const {
     }
     sums.push_back(std::move(sum));
   }
-  CHECK(!launch.last_reduction || sums.size() == 1, "the last exchange leaves the sum over all lanes");
   return sums;
 }
 
