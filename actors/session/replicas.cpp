@@ -21,48 +21,37 @@ namespace {
 /// Copied from a device at once.
 constexpr std::size_t kHashedAtOnce = std::size_t{8} << 20;
 
-/// The coordinates of a place in the group of the domain's ranks.
-std::vector<int> at_place(const core::Domain& domain, std::size_t place) {
-  std::vector<int> coordinates(domain.sizes.size());
-  for (std::size_t axis = domain.sizes.size(); axis-- > 0;) {
-    const auto size = static_cast<std::size_t>(domain.sizes[axis]);
-    coordinates[axis] = static_cast<int>(place % size);
-    place /= size;
-  }
-  return coordinates;
-}
-
 }  // namespace
 
-/// Those of this rank's group, with their coordinates.
-std::vector<std::pair<core::Rank, std::vector<int>>> Replicas::members_of(core::GroupKind kind) const {
-  const auto& domain = in_.plan.domain();
-  const auto ranks = in_.plan.mesh.group(kind, in_.rank());
-  // To ask the plan takes a look at all ranks, for each of them.
-  const bool are_in_order = kind == core::GroupKind::dp_cp && domain.scale != core::ScaleRule::expert;
-  std::vector<std::pair<core::Rank, std::vector<int>>> members;
-  for (std::size_t i = 0; i < ranks.size(); ++i)
-    members.emplace_back(ranks[i], are_in_order ? at_place(domain, i) : in_.plan.coordinates(ranks[i]));
-  return members;
+/// A rank's part of something placed like this is another's where their coordinates agree along all axes that
+/// cut it.
+std::vector<core::Rank> Replicas::alike(std::size_t number, const core::Placements& placements) const {
+  const auto& plan = in_.plan;
+  const auto& domain = plan.inputs.domains[number];
+  const auto cuts_of = [&](std::vector<int> coordinates) {
+    coordinates = core::coordinates_in(domain, plan.domain(), coordinates);
+    for (std::size_t axis = 0; axis < coordinates.size(); ++axis)
+      if (placements[axis] != core::Placement::flat_shard) coordinates[axis] = 0;
+    return coordinates;
+  };
+  const auto own = cuts_of(plan.coordinates(in_.rank()));
+  auto ranks = plan.mesh.group(number == 0 ? core::GroupKind::dp_cp : core::GroupKind::edp, in_.rank());
+  std::erase_if(ranks, [&](core::Rank rank) { return cuts_of(plan.coordinates(rank)) != own; });
+  return ranks;
 }
 
 std::vector<SharedParameters> Replicas::buckets() const {
   std::vector<SharedParameters> all;
   const auto& plan = in_.plan;
-  const std::map groups{std::pair{core::GroupKind::dp_cp, members_of(core::GroupKind::dp_cp)},
-                        std::pair{core::GroupKind::edp, members_of(core::GroupKind::edp)}};
   const auto here = plan.coordinates(in_.rank());
+  std::map<std::pair<std::size_t, core::Placements>, std::vector<core::Rank>> known;
   for (const auto bucket : in_.buckets()) {
-    const auto kind = plan.domain_of(bucket) == 0 ? core::GroupKind::dp_cp : core::GroupKind::edp;
-    const auto range = [&](const std::vector<int>& coordinates) {
-      return plan.held(plan.placements_of(bucket).parameters, bucket, coordinates);
-    };
-    const auto own = range(here);
-    std::vector<core::Rank> ranks;
-    for (const auto& [rank, coordinates] : groups.at(kind))
-      if (range(coordinates) == own) ranks.push_back(rank);
-    if (ranks.size() < 2 || own.size() == 0) continue;
-    all.push_back({fmt::format("bucket {} of rank {}", bucket.value, ranks.front().value), std::move(ranks),
+    const auto placements = plan.placements_of(bucket).parameters;
+    if (plan.held(placements, bucket, here).size() == 0) continue;
+    auto& ranks = known[{plan.domain_of(bucket), placements}];
+    if (ranks.empty()) ranks = alike(plan.domain_of(bucket), placements);
+    if (ranks.size() < 2) continue;
+    all.push_back({fmt::format("bucket {} of rank {}", bucket.value, ranks.front().value), ranks,
                    plan.buckets[bucket.value].parameters});
   }
   return all;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "actors/session/context.hpp"
 #include "actors/session/device_copies.hpp"
 #include "core/ids.hpp"
+#include "core/plan/placement.hpp"
 #include "core/result.hpp"
 
 namespace troupe::actors {
@@ -34,7 +36,8 @@ class Replicas {
   core::Result<std::vector<std::uint64_t>> hashes();
 
  private:
-  std::vector<std::pair<core::Rank, std::vector<int>>> members_of(core::GroupKind kind) const;
+  /// Ranks, this one among them, that keep the same part of what the domain's placements cut.
+  std::vector<core::Rank> alike(std::size_t number, const core::Placements& placements) const;
 
   const SessionContext& in_;
   DeviceCopies copies_;
