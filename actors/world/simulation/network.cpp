@@ -98,6 +98,7 @@ void SimulatedWires::connect(core::Rank rank) {
     }
     here.wire = std::make_shared<Wire>();
     here.wire->hub = {kHub, host(kHub).incarnation, host(kHub).router->open(loop_.now())};
+    at_hub_[here.wire->hub.id] = rank;
     here.wire->rank = {rank, incarnation, here.router->open(loop_.now())};
     pump_soon(kHub);
     pump_soon(rank);
@@ -132,10 +133,15 @@ void SimulatedWires::pump(core::Rank rank) {
 void SimulatedWires::flush(core::Rank rank) {
   if (!host(rank).router || host(rank).frozen) return;
   if (rank != kHub && host(rank).wire) carry(host(rank).wire, true);
-  for (std::size_t i = 1; rank == kHub && i < hosts_.size(); ++i) {
-    if (hosts_[i].wire) carry(hosts_[i].wire, false);
-  }
+  if (rank == kHub) flush_hub();
   arm(rank);
+}
+
+void SimulatedWires::flush_hub() {
+  std::vector<core::Rank> ranks;
+  for (const auto id : host(kHub).router->take_touched()) ranks.push_back(at_hub_.at(id));
+  std::ranges::sort(ranks);
+  for (const auto rank : ranks) carry(host(rank).wire, false);
 }
 
 void SimulatedWires::arm(core::Rank rank) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -101,6 +102,7 @@ class SimulatedWires {
   void pump_soon(core::Rank rank);
   void pump(core::Rank rank);
   void flush(core::Rank rank);
+  void flush_hub();
   void arm(core::Rank rank);
   bool is_live(const End& end) const;
   bool is_passable(const Wire& wire, bool to_hub) const;
@@ -118,6 +120,7 @@ class SimulatedWires {
   RandomStream cuts_;
   RandomStream nonces_;
   std::vector<Host> hosts_;
+  std::map<Router::ConnectionId, core::Rank> at_hub_;  ///< by the hub's connections
   std::uint64_t bytes_carried_ = 0;
 };
 

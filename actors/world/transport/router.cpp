@@ -45,18 +45,34 @@ core::Error departed(core::Rank rank) {
 
 }  // namespace
 
-Router::Router(RouterOptions options)
-    : options_(std::move(options)), peers_(static_cast<std::size_t>(options_.world.value)) {
+Router::Router(RouterOptions options) : options_(std::move(options)) {
   CHECK(is_valid(options_.self), "a rank is below the size of its world");
 }
 
 Router::Connection* Router::find(ConnectionId id) {
-  auto found = std::ranges::lower_bound(connections_, id, {}, &Connection::id);
-  return found == connections_.end() || found->id != id ? nullptr : &*found;
+  const auto found = connections_.find(id);
+  return found == connections_.end() ? nullptr : &found->second;
 }
 
 const Router::Connection* Router::find(ConnectionId id) const {
   return const_cast<Router*>(this)->find(id);
+}
+
+void Router::touch(ConnectionId id, Connection& connection) {
+  if (!std::exchange(connection.is_touched, true)) touched_.push_back(id);
+  const auto deadline = connection.machine.deadline();
+  if (deadline == connection.deadline) return;
+  deadlines_.erase({connection.deadline, id});
+  connection.deadline = deadline;
+  deadlines_.insert({deadline, id});
+}
+
+std::vector<Router::ConnectionId> Router::take_touched() {
+  auto touched = std::exchange(touched_, {});
+  std::erase_if(touched, [&](ConnectionId id) { return find(id) == nullptr; });
+  std::ranges::sort(touched);
+  for (const ConnectionId id : touched) find(id)->is_touched = false;
+  return touched;
 }
 
 Router::ConnectionId Router::open(Time now) {
@@ -69,7 +85,10 @@ Router::ConnectionId Router::open(Time now) {
       .nonce = options_.nonce(),
       .limits = options_.limits,
       .admit = [this](core::Rank rank) { return admit(rank); }};
-  connections_.push_back({++next_id_, TransportMachine(std::move(options), now), std::nullopt});
+  TransportMachine machine(std::move(options), now);
+  const auto deadline = machine.deadline();
+  deadlines_.insert({deadline, ++next_id_});
+  touch(next_id_, connections_.emplace(next_id_, Connection{std::move(machine), deadline}).first->second);
   return next_id_;
 }
 
@@ -97,16 +116,20 @@ void Router::disconnected(ConnectionId id, std::string_view why, Time now, Time 
 }
 
 void Router::tick(Time now) {
-  for (ConnectionId id : connections()) {
+  std::vector<ConnectionId> due;
+  for (const auto& [deadline, id] : deadlines_) {
+    if (deadline > now) break;
+    due.push_back(id);
+  }
+  std::ranges::sort(due);
+  for (const ConnectionId id : due) {
     find(id)->machine.tick(now);
     process(id, now);
   }
 }
 
 Router::Time Router::deadline() const {
-  Time first = Time::max();
-  for (const Connection& connection : connections_) first = std::min(first, connection.machine.deadline());
-  return first;
+  return deadlines_.empty() ? Time::max() : deadlines_.begin()->first;
 }
 
 void Router::process(ConnectionId id, Time now) {
@@ -115,6 +138,7 @@ void Router::process(ConnectionId id, Time now) {
   for (TransportEvent& event : connection->machine.take_events()) {
     std::visit([&](const auto& what) { on(what, id, now); }, event);
   }
+  touch(id, *connection);
 }
 
 void Router::on(const Joined& joined, ConnectionId id, Time now) {
@@ -222,9 +246,12 @@ void Router::lose(core::Rank rank, const core::Error& why, Time now) {
 }
 
 void Router::announce(core::Rank about, std::span<const std::byte> packet, Time now) {
-  for (std::size_t i = 1; i < peers_.size(); ++i) {
-    core::Rank rank{static_cast<std::int32_t>(i)};
-    if (rank != about && peers_[i].connection) pass_on(kHub, rank, packet, now);
+  std::vector<core::Rank> connected;
+  for (const auto& [rank, peer] : peers_) {
+    if (rank != about && peer.connection) connected.push_back(rank);
+  }
+  for (const core::Rank rank : connected) {
+    if (peer(rank).connection) pass_on(kHub, rank, packet, now);
   }
 }
 
@@ -251,7 +278,12 @@ core::Result<void> Router::post(core::Rank to, std::span<const std::byte> packet
   core::Rank next = is_hub() ? to : kHub;
   Peer& hop = peer(next);
   if (hop.gone) return tl::unexpected(*hop.gone);
-  if (hop.connection) return find(*hop.connection)->machine.send(packet, now);
+  if (hop.connection) {
+    Connection& connection = *find(*hop.connection);
+    auto sent = connection.machine.send(packet, now);
+    touch(*hop.connection, connection);
+    return sent;
+  }
   if (hop.early_bytes + packet.size() > options_.limits.queued_bytes) {
     return core::fail(Errc::unavailable, "{} bytes wait for rank {}, which has not joined; at most {} may",
                       hop.early_bytes, next.value, options_.limits.queued_bytes);
@@ -264,13 +296,15 @@ core::Result<void> Router::post(core::Rank to, std::span<const std::byte> packet
 void Router::leave(Time now) {
   leaving_ = true;
   for (ConnectionId id : connections()) {
-    Connection* connection = find(id);
-    if (connection->machine.is_joined()) connection->machine.leave(now);
+    Connection& connection = *find(id);
+    if (connection.machine.is_joined()) connection.machine.leave(now);
+    touch(id, connection);
   }
 }
 
 bool Router::is_quiet() const {
-  return std::ranges::all_of(connections_, [](const Connection& connection) {
+  return std::ranges::all_of(connections_, [](const auto& entry) {
+    const auto& [id, connection] = entry;
     return connection.machine.is_over() ? connection.machine.output_bytes() == 0
                                         : !connection.machine.is_joined();
   });
@@ -287,13 +321,16 @@ bool Router::is_over(ConnectionId id) const {
 }
 
 void Router::forget(ConnectionId id) {
-  std::erase_if(connections_, [id](const Connection& connection) { return connection.id == id; });
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return;
+  deadlines_.erase({found->second.deadline, id});
+  connections_.erase(found);
 }
 
 std::vector<Router::ConnectionId> Router::connections() const {
   std::vector<ConnectionId> ids;
   ids.reserve(connections_.size());
-  for (const Connection& connection : connections_) ids.push_back(connection.id);
+  for (const auto& [id, connection] : connections_) ids.push_back(id);
   return ids;
 }
 

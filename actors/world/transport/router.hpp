@@ -3,10 +3,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "actors/world/network.hpp"
@@ -49,6 +52,9 @@ class Router {
   /// Every connection has ended or never joined, and nothing is left to write.
   bool is_quiet() const;
 
+  /// Connections that may have something to write, or have ended, since they were taken last: the others have
+  /// nothing new. In order of opening.
+  std::vector<ConnectionId> take_touched();
   /// What the wire should write next; empty if there is nothing.
   std::vector<std::byte> take_output(ConnectionId id, std::size_t limit);
   /// The connection has ended: write what take_output() has, close the wire, then forget().
@@ -61,9 +67,10 @@ class Router {
 
  private:
   struct Connection {
-    ConnectionId id = 0;
     TransportMachine machine;
-    std::optional<core::Rank> rank;  ///< joined, and not yet left or lost
+    Time deadline;
+    std::optional<core::Rank> rank = std::nullopt;  ///< joined, and not yet left or lost
+    bool is_touched = false;
   };
   /// What this rank knows about another one.
   struct Peer {
@@ -75,7 +82,9 @@ class Router {
 
   Connection* find(ConnectionId id);
   const Connection* find(ConnectionId id) const;
-  Peer& peer(core::Rank rank) { return peers_[static_cast<std::size_t>(rank.value)]; }
+  /// After everything that changes a connection's machine.
+  void touch(ConnectionId id, Connection& connection);
+  Peer& peer(core::Rank rank) { return peers_[rank]; }
   bool is_hub() const { return options_.self == kHub; }
   bool is_valid(core::Rank rank) const { return rank.value >= 0 && rank.value < options_.world.value; }
 
@@ -93,8 +102,10 @@ class Router {
   core::Result<void> post(core::Rank to, std::span<const std::byte> packet, Time now);
 
   RouterOptions options_;
-  std::vector<Peer> peers_;
-  std::vector<Connection> connections_;  ///< in ascending order of ids
+  std::map<core::Rank, Peer> peers_;  ///< of whom something is known
+  std::map<ConnectionId, Connection> connections_;
+  std::set<std::pair<Time, ConnectionId>> deadlines_;  ///< of all connections
+  std::vector<ConnectionId> touched_;
   ConnectionId next_id_ = 0;
   bool leaving_ = false;
   std::vector<NetworkEvent> events_;

@@ -108,10 +108,11 @@ class TcpNetwork::Shell {
   std::string address_;     ///< where rank 0 is
   std::uint16_t port_ = 0;  ///< there
 
-  std::mutex mutex_;  // guards router_, time_, armed_ and quiet_
+  std::mutex mutex_;  // guards router_, time_, armed_, is_leaving_ and quiet_
   Router router_;
   RunningTime time_;
   std::chrono::nanoseconds armed_ = std::chrono::nanoseconds::max();  ///< when timer_ fires; max for never
+  bool is_leaving_ = false;
   bool quiet_ = false;  ///< everything was sent and no rank is connected
   std::condition_variable changed_;
   std::atomic<bool> pump_is_posted_ = false;
@@ -125,6 +126,7 @@ class TcpNetwork::Shell {
   asio::steady_timer retry_timer_{io_};
   std::chrono::nanoseconds give_up_{};
   std::map<Id, WirePointer> wires_;
+  std::vector<Id> ended_;        ///< wires that the router does not know to be gone
   std::set<core::Rank> joined_;  ///< at the hub: all ranks that ever joined
   std::promise<core::Result<void>> opening_;
   bool is_open_ = false;
@@ -322,10 +324,12 @@ void TcpNetwork::Shell::write(Id id, const WirePointer& wire) {
   if (is_writing) return;
   if (!wire->output.empty()) {
     asio::async_write(wire->socket, asio::buffer(wire->output),
-                      [this, wire](std::error_code error, std::size_t) {
+                      [this, id, wire](std::error_code error, std::size_t) {
                         wire->output.clear();
                         // A wire that cannot be written reports why when it is read.
-                        if (!error) pump();
+                        if (error) return;
+                        write(id, wire);
+                        pump();
                       });
   } else if (is_over) {
     std::error_code ignored;
@@ -337,7 +341,7 @@ void TcpNetwork::Shell::finish(Id id, const WirePointer& wire) {
   std::error_code ignored;
   wire->linger.cancel();
   wire->socket.close(ignored);
-  wires_.erase(id);
+  if (wires_.erase(id) > 0) ended_.push_back(id);
 }
 
 core::Result<void> TcpNetwork::Shell::send(core::Rank to, std::span<const std::byte> message) {
@@ -360,8 +364,14 @@ void TcpNetwork::Shell::pump_soon() {
 /// Passes what the router has produced to the handler and to the wires.
 void TcpNetwork::Shell::pump() {
   while (deliver_events()) continue;
-  std::vector<std::pair<Id, WirePointer>> wires(wires_.begin(), wires_.end());
-  for (const auto& [id, wire] : wires) write(id, wire);
+  std::vector<Id> touched;
+  {
+    std::lock_guard lock(mutex_);
+    touched = router_.take_touched();
+  }
+  for (const Id id : touched) {
+    if (const auto wire = wires_.find(id); wire != wires_.end()) write(id, WirePointer(wire->second));
+  }
   arm();
 }
 
@@ -402,12 +412,12 @@ void TcpNetwork::Shell::close_when_complete(const NetworkEvent& event) {
 
 void TcpNetwork::Shell::arm() {
   std::lock_guard lock(mutex_);
-  for (Id id : router_.connections()) {
-    if (!wires_.contains(id)) router_.forget(id);
+  for (const Id id : std::exchange(ended_, {})) router_.forget(id);
+  if (is_leaving_) {
+    const auto is_written = [](const auto& wire) { return wire.second->output.empty(); };
+    quiet_ = router_.is_quiet() && std::ranges::all_of(wires_, is_written);
+    changed_.notify_all();
   }
-  const auto is_written = [](const auto& wire) { return wire.second->output.empty(); };
-  quiet_ = router_.is_quiet() && std::ranges::all_of(wires_, is_written);
-  changed_.notify_all();
 
   // Traffic postpones the deadline; the timer then fires too early once and is armed again.
   const auto deadline = router_.deadline();
@@ -439,6 +449,7 @@ core::Result<void> TcpNetwork::Shell::close() {
   {
     std::unique_lock lock(mutex_);
     router_.leave(now());
+    is_leaving_ = true;
     quiet_ = false;
     pump_soon();
     done = changed_.wait_for(lock, options_.close_deadline, [this] { return quiet_; });
