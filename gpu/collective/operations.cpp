@@ -300,14 +300,18 @@ std::optional<std::string> find_difference(const Signature& found, core::Rank wh
   return std::nullopt;
 }
 
+/// To a few receivers at a time, because each has memory of its own.
 std::optional<std::string> find_uneven_exchange(std::span<const Signature> signatures,
                                                 std::span<const core::Rank> members) {
-  for (std::size_t from = 0; from < signatures.size(); ++from) {
-    for (std::size_t to = 0; to < signatures.size(); ++to) {
-      const std::size_t sent = signatures[from].input_counts[to];
-      const std::size_t expected = signatures[to].output_counts[from];
-      if (sent == expected) continue;
-      return uneven_exchange({members[from], from, sent}, {members[to], to, expected});
+  constexpr std::size_t kReceivers = 64;
+  for (std::size_t first = 0; first < signatures.size(); first += kReceivers) {
+    const std::size_t end = std::min(first + kReceivers, signatures.size());
+    for (std::size_t from = 0; from < signatures.size(); ++from) {
+      for (std::size_t to = first; to < end; ++to) {
+        const auto sent = signatures[from].input_counts[to], expected = signatures[to].output_counts[from];
+        if (sent == expected) continue;
+        return uneven_exchange({members[from], from, sent}, {members[to], to, expected});
+      }
     }
   }
   return std::nullopt;
@@ -469,11 +473,11 @@ Result<int> index_of_self(const GroupOptions& options) {
                         "group: expected job and name of letters, digits, '-' and '_', found '{}'", *text);
     }
   }
-  for (const core::Rank rank : options.members) {
-    if (std::ranges::count(options.members, rank) > 1) {
-      return core::fail(Errc::invalid_argument, "group '{}': members: rank {} is there twice", options.name,
-                        rank.value);
-    }
+  auto sorted = options.members;
+  std::ranges::sort(sorted);
+  if (const auto twice = std::ranges::adjacent_find(sorted); twice != sorted.end()) {
+    return core::fail(Errc::invalid_argument, "group '{}': members: rank {} is there twice", options.name,
+                      twice->value);
   }
   const auto self = std::ranges::find(options.members, options.self);
   if (self == options.members.end()) {

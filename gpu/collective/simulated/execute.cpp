@@ -1,5 +1,6 @@
 #include "gpu/collective/simulated/execute.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -11,68 +12,73 @@
 namespace troupe::gpu {
 namespace {
 
+using Operations = std::span<const Operation* const>;
+
 void copy_equal(ConstBufferView from, BufferView to) {
   CHECK(from.bytes == to.bytes, "members that agree copy equal sizes");
   if (from.bytes > 0 && from.data != to.data) std::memcpy(to.data, from.data, from.bytes);
 }
 
 /// Reduces the range [begin, begin + count) elements of all inputs.
-void reduce_range(std::span<const Operation> operations, std::size_t begin, std::size_t count,
-                  std::byte* output) {
-  const Operation& first = operations.front();
+void reduce_range(Operations operations, std::size_t begin, std::size_t count, std::byte* output) {
+  const Operation& first = *operations.front();
   std::vector<const std::byte*> inputs;
-  for (const Operation& operation : operations) {
-    inputs.push_back(operation.input.data + begin * core::size_of(first.dtype));
+  for (const Operation* operation : operations) {
+    inputs.push_back(operation->input.data + begin * core::size_of(first.dtype));
   }
   if (count > 0) reduce_in_order(first.dtype, first.reduce, inputs, output, count);
 }
 
-void all_reduce(std::span<const Operation> operations) {
-  const Operation& first = operations.front();
+void all_reduce(Operations operations) {
+  const Operation& first = *operations.front();
   // In separate memory, because outputs may be inputs.
   std::vector<std::byte> sum(first.input.bytes);
   reduce_range(operations, 0, sum.size() / core::size_of(first.dtype), sum.data());
-  for (const Operation& operation : operations) copy_equal({sum.data(), sum.size()}, operation.output);
+  for (const Operation* operation : operations) copy_equal({sum.data(), sum.size()}, operation->output);
 }
 
-void reduce_scatter(std::span<const Operation> operations) {
-  const auto& counts = operations.front().output_counts;
+void reduce_scatter(Operations operations) {
+  const auto& counts = operations.front()->output_counts;
   const auto offsets = offsets_of(counts);
   for (std::size_t i = 0; i < operations.size(); ++i) {
-    reduce_range(operations, offsets[i], counts[i], operations[i].output.data);
+    reduce_range(operations, offsets[i], counts[i], operations[i]->output.data);
   }
 }
 
-void all_gather(std::span<const Operation> operations) {
-  const std::size_t width = core::size_of(operations.front().dtype);
-  const auto& counts = operations.front().input_counts;
-  const auto offsets = offsets_of(counts);
-  for (const Operation& to : operations) {
-    for (std::size_t i = 0; i < operations.size(); ++i) {
-      copy_equal(operations[i].input, to.output.subview(offsets[i] * width, counts[i] * width));
-    }
-  }
+/// Gathered once, so that each member gets one piece and not one from each other member.
+void all_gather(Operations operations) {
+  std::vector<std::byte> gathered;
+  gathered.reserve(operations.front()->output.bytes);
+  for (const Operation* from : operations)
+    gathered.insert(gathered.end(), from->input.data, from->input.data + from->input.bytes);
+  for (const Operation* to : operations) copy_equal({gathered.data(), gathered.size()}, to->output);
 }
 
-void all_to_all(std::span<const Operation> operations) {
-  const std::size_t width = core::size_of(operations.front().dtype);
-  std::vector<std::size_t> arrived(operations.size(), 0);  // elements, per receiver
-  for (std::size_t from = 0; from < operations.size(); ++from) {
-    std::size_t sent = 0;
-    for (std::size_t to = 0; to < operations.size(); ++to) {
-      const std::size_t count = operations[to].output_counts[from];
-      copy_rows(input_from(operations[from], sent * width), output_from(operations[to], arrived[to] * width),
-                count * width);
-      sent += count;
-      arrived[to] += count;
+/// To a few receivers at a time, because each has memory of its own.
+void all_to_all(Operations operations) {
+  constexpr std::size_t kReceivers = 64;
+  const std::size_t width = core::size_of(operations.front()->dtype);
+  std::vector<std::size_t> sent(operations.size(), 0);     // elements, per sender
+  std::vector<std::size_t> arrived(operations.size(), 0);  // and per receiver
+  for (std::size_t first = 0; first < operations.size(); first += kReceivers) {
+    const std::size_t end = std::min(first + kReceivers, operations.size());
+    for (std::size_t from = 0; from < operations.size(); ++from) {
+      const auto& counts = operations[from]->input_counts;
+      for (std::size_t to = first; to < end; ++to) {
+        if (counts[to] == 0) continue;
+        copy_rows(input_from(*operations[from], sent[from] * width),
+                  output_from(*operations[to], arrived[to] * width), counts[to] * width);
+        sent[from] += counts[to];
+        arrived[to] += counts[to];
+      }
     }
   }
 }
 
 }  // namespace
 
-void execute_together(std::span<const Operation> operations) {
-  const Operation& first = operations.front();
+void execute_together(Operations operations) {
+  const Operation& first = *operations.front();
   switch (first.kind) {
     case OperationKind::all_reduce:
       return all_reduce(operations);
@@ -83,15 +89,15 @@ void execute_together(std::span<const Operation> operations) {
     case OperationKind::all_to_all:
       return all_to_all(operations);
     case OperationKind::broadcast: {
-      const Operation& root = operations[static_cast<std::size_t>(first.peer)];
-      for (const Operation& operation : operations) {
-        if (&operation != &root || operation.output.bytes > 0) copy_equal(root.input, operation.output);
+      const Operation* root = operations[static_cast<std::size_t>(first.peer)];
+      for (const Operation* operation : operations) {
+        if (operation != root || operation->output.bytes > 0) copy_equal(root->input, operation->output);
       }
       return;
     }
     case OperationKind::send:
     case OperationKind::receive:
-      return copy_equal(operations[0].input, operations[1].output);
+      return copy_equal(operations[0]->input, operations[1]->output);
     case OperationKind::barrier:
       return;
   }

@@ -20,15 +20,15 @@ class SimulatedGroup final : public Group {
   const std::string& name() const override { return meeting_place_->name(); }
 
   core::Result<std::shared_ptr<OperationStatus>> post(Operation operation, StreamView stream) override {
-    operation = TRY(prepare(std::move(operation), index_, size()));
-    const MeetingKey key = next_key(operation);
-    const std::string_view label = name_of(operation.kind);
+    auto prepared = std::make_shared<const Operation>(TRY(prepare(std::move(operation), index_, size())));
+    const MeetingKey key = next_key(*prepared);
+    const std::string_view label = name_of(prepared->kind);
     auto status = std::make_shared<OperationStatus>();
     const auto queue = meeting_place_->queue_of(index_);
     const auto turn = queue ? queue->take() : 0;
-    declare(*stream, operation);
+    declare(*stream, *prepared);
     stream->enqueue_async(label, [place = meeting_place_, key, index = index_, queue, turn,
-                                  operation = std::move(operation), status](Completion completion) {
+                                  operation = std::move(prepared), status](Completion completion) {
       if (!queue) return place->arrive(key, index, {operation, status, std::move(completion)});
       queue->begin(turn, [=] {
         place->arrive(key, index, {operation, status, [completion, queue] {

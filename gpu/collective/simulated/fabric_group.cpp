@@ -43,7 +43,7 @@ void FabricGroup::arrive(const MeetingKey& key, int index, Arrival arrival) {
   const Member& member = members_[static_cast<std::size_t>(index)];
   if (member.dead) return;
   if (member.failure) return finish(index, std::move(arrival), tl::unexpected(*member.failure));
-  arrival.give_up = model_->timeline.now() + arrival.operation.deadline;
+  arrival.give_up = model_->timeline.now() + arrival.operation->deadline;
   arm(arrival.give_up);
   Meeting& meeting = meetings_[key];
   meeting.arrivals.emplace(index, std::move(arrival));
@@ -76,12 +76,13 @@ std::vector<int> FabricGroup::missing(const MeetingKey& key, const Meeting& meet
 std::optional<std::string> FabricGroup::disagreement(const MeetingKey& key, const Meeting& meeting) const {
   const auto rank = [&](int index) { return ranks_[static_cast<std::size_t>(index)]; };
   if (key.source >= 0) {
-    return find_disagreement(signature_of(meeting.arrivals.at(key.source).operation), rank(key.source),
-                             signature_of(meeting.arrivals.at(key.destination).operation),
+    return find_disagreement(signature_of(*meeting.arrivals.at(key.source).operation), rank(key.source),
+                             signature_of(*meeting.arrivals.at(key.destination).operation),
                              rank(key.destination));
   }
   std::vector<Signature> signatures;
-  for (const auto& [index, arrival] : meeting.arrivals) signatures.push_back(signature_of(arrival.operation));
+  for (const auto& [index, arrival] : meeting.arrivals)
+    signatures.push_back(signature_of(*arrival.operation));
   return find_disagreement(signatures, ranks_);
 }
 
@@ -94,7 +95,7 @@ void FabricGroup::run(const MeetingKey& key, Meeting& meeting) {
     return;
   }
   meeting.running = true;
-  model_->timeline.after(duration(key, meeting.arrivals.begin()->second.operation),
+  model_->timeline.after(duration(key, *meeting.arrivals.begin()->second.operation),
                          [weak = weak_from_this(), key] {
                            if (const auto self = weak.lock()) self->complete(key);
                          });
@@ -118,8 +119,8 @@ void FabricGroup::complete(const MeetingKey& key) {
   if (found == meetings_.end() || !is_complete(key, found->second)) return;
   Meeting meeting = std::move(found->second);
   meetings_.erase(found);
-  std::vector<Operation> operations;
-  for (const int index : participants(key)) operations.push_back(meeting.arrivals.at(index).operation);
+  std::vector<const Operation*> operations;
+  for (const int index : participants(key)) operations.push_back(meeting.arrivals.at(index).operation.get());
   execute_together(operations);
 
   const auto planned = take_planned_error(participants(key));
@@ -147,7 +148,7 @@ std::optional<FabricModel::PlannedError> FabricGroup::take_planned_error(const s
 
 void FabricGroup::finish(int index, Arrival arrival, core::Result<void> result) {
   CHECK(!members_[static_cast<std::size_t>(index)].dead, "a dead member completes nothing");
-  const BufferView output = arrival.operation.output;
+  const BufferView output = arrival.operation->output;
   if (!result && output.bytes > 0) std::memset(output.data, 0xa5, output.bytes);
   arrival.status->finish(std::move(result));
   arrival.completion();
@@ -206,7 +207,7 @@ void FabricGroup::expire() {
   for (const auto& [key, meeting] : meetings_) {
     for (const auto& [index, arrival] : meeting.arrivals) {
       if (arrival.give_up <= now) {
-        late.emplace(index, timeout_of(key, meeting, arrival.operation));
+        late.emplace(index, timeout_of(key, meeting, *arrival.operation));
       } else {
         next = std::min(next.value_or(arrival.give_up), arrival.give_up);
       }

@@ -56,7 +56,7 @@ struct MeetingKey {
 
 /// One member's operation, which its stream has reached.
 struct Arrival {
-  Operation operation;
+  std::shared_ptr<const Operation> operation;  // shared with the task on the member's stream
   std::shared_ptr<OperationStatus> status;
   Completion completion;
   std::chrono::nanoseconds give_up{};

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -14,7 +16,11 @@ namespace {
 class BlockOfSlots {
  public:
   explicit BlockOfSlots(const TreeSum& sum)
-      : steps_(sum.steps), partial_(sum.slots.size()), own_(sum.slots.size() * kBlockElements) {
+      : steps_(sum.steps),
+        partial_(sum.slots.size()),
+        row_elements_(std::min(kBlockElements, sum.output.count())),
+        own_(std::make_unique_for_overwrite<float[]>(sum.slots.size() * row_elements_)) {
+    readers_.reserve(sum.slots.size());
     for (const ConstElements& slot : sum.slots) readers_.emplace_back(slot);
   }
 
@@ -41,7 +47,7 @@ class BlockOfSlots {
   }
 
  private:
-  float* own(std::size_t slot) { return own_.data() + slot * kBlockElements; }
+  float* own(std::size_t slot) { return own_.get() + slot * row_elements_; }
 
   const float* value(std::size_t slot, std::size_t first, std::size_t length) {
     if (partial_[slot] == nullptr) partial_[slot] = readers_[slot].read(first, length, own(slot));
@@ -51,7 +57,8 @@ class BlockOfSlots {
   std::span<const core::TreeStep> steps_;
   std::vector<Reader> readers_;
   std::vector<const float*> partial_;
-  std::vector<float> own_;
+  std::size_t row_elements_;
+  std::unique_ptr<float[]> own_;  ///< a row for each slot, so that short sums of many slots stay small
 };
 
 }  // namespace
