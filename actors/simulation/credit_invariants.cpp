@@ -6,6 +6,7 @@
 
 #include "actors/planes/step/rank_program.hpp"
 #include "actors/roles/machine.hpp"
+#include "core/errors.hpp"
 #include "core/indices.hpp"
 
 namespace troupe::actors {
@@ -23,8 +24,22 @@ std::string describe(const TrainerPlace& place) {
 
 }  // namespace
 
+CreditInvariants::Watched* CreditInvariants::find(core::Rank rank) {
+  const auto place = static_cast<std::size_t>(rank.value);
+  return place < watched_.size() ? watched_[place].get() : nullptr;
+}
+
+CreditInvariants::Watched& CreditInvariants::at(core::Rank rank) {
+  auto* watched = find(rank);
+  CHECK(watched != nullptr, "a trainer reports where it is after it has joined");
+  return *watched;
+}
+
 void CreditInvariants::joined(core::Rank rank, const TrainingPlan& plan) {
-  auto& watched = watched_.insert_or_assign(rank, Watched{RankProgram(plan, rank)}).first->second;
+  const auto place = static_cast<std::size_t>(rank.value);
+  if (watched_.size() <= place) watched_.resize(place + 1);
+  watched_[place] = std::make_unique<Watched>(Watched{RankProgram(plan, rank)});
+  auto& watched = *watched_[place];
   const auto& program = watched.program;
   watched.parameters.resize(
       static_cast<std::size_t>(program.program().credits[static_cast<std::size_t>(core::Pool::parameters)]));
@@ -37,7 +52,7 @@ void CreditInvariants::joined(core::Rank rank, const TrainingPlan& plan) {
 }
 
 void CreditInvariants::learned(core::Rank rank) {
-  auto& watched = watched_.at(rank);
+  auto& watched = at(rank);
   watched.program.follow_order();
   read_program(watched);
 }
@@ -66,24 +81,24 @@ void CreditInvariants::read_program(Watched& watched) {
 }
 
 void CreditInvariants::uses(core::Rank rank, const TrainerPlace& place) {
-  auto& watched = watched_.at(rank);
+  auto& watched = at(rank);
   watched.passed = {place.step, watched.clock.at({place.phase, place.unit}, place.round) - 1};
   check_read(rank, watched, place);
   if (place.phase == Phase::backward) take_gradients(rank, watched, place);
 }
 
 void CreditInvariants::leaves(core::Rank rank, const TrainerPlace& place) {
-  auto& watched = watched_.at(rank);
+  auto& watched = at(rank);
   watched.passed = {place.step, watched.clock.at({place.phase, place.unit}, place.round)};
 }
 
 void CreditInvariants::finishes(core::Rank rank, core::Step step) {
-  auto& watched = watched_.at(rank);
+  auto& watched = at(rank);
   watched.passed = {step, watched.clock.at({Phase::finish, 0}, 0)};
 }
 
 void CreditInvariants::step_over(core::Rank rank, core::Step step) {
-  auto& watched = watched_.at(rank);
+  auto& watched = at(rank);
   for (std::size_t slot = 0; slot < watched.gradients.size(); ++slot) {
     const auto& user = watched.gradients[slot];
     if (!user) continue;
@@ -98,9 +113,9 @@ void CreditInvariants::step_over(core::Rank rank, core::Step step) {
 }
 
 void CreditInvariants::on_message(core::Rank rank, const messages::Envelope& envelope) {
-  const auto found = watched_.find(rank);
-  if (found == watched_.end()) return;
-  auto& watched = found->second;
+  auto* found = find(rank);
+  if (found == nullptr) return;
+  auto& watched = *found;
   dispatch(envelope.body, Overloaded{[&](const messages::StepDecided& decided) {
                                        if (!decided.commit)
                                          watched.refused = std::max(watched.refused, decided.step);
@@ -118,10 +133,10 @@ void CreditInvariants::on_message(core::Rank rank, const messages::Envelope& env
 
 void CreditInvariants::on_work(const messages::Address& who, const Work& work) {
   const auto* launch = work_if<LaunchCollective>(work);
-  const auto found = watched_.find(who.rank);
-  if (launch == nullptr || found == watched_.end()) return;
-  follow(who.rank, found->second, *launch);
-  if (found->second.launches[core::place_of(launch->entry)].brings) take(who.rank, found->second, *launch);
+  auto* watched = find(who.rank);
+  if (launch == nullptr || watched == nullptr) return;
+  follow(who.rank, *watched, *launch);
+  if (watched->launches[core::place_of(launch->entry)].brings) take(who.rank, *watched, *launch);
 }
 
 void CreditInvariants::follow(core::Rank rank, Watched& watched, const LaunchCollective& work) {

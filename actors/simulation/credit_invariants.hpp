@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -100,7 +100,11 @@ class CreditInvariants {
   void take_gradients(core::Rank rank, Watched& watched, const TrainerPlace& place);
 
   std::function<void(std::string)> violate_;
-  std::map<core::Rank, Watched> watched_;
+  /// Null: the rank is not watched.
+  Watched* find(core::Rank rank);
+  Watched& at(core::Rank rank);
+
+  std::vector<std::unique_ptr<Watched>> watched_;  ///< by rank
 };
 
 }  // namespace troupe::actors

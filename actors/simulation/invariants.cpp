@@ -28,7 +28,7 @@ void InvariantMonitor::on_message(core::Rank rank, const messages::Envelope& env
                                                     ready.bucket.value, rank.value, ready.step.value));
                               },
                               [&](const messages::ShardStepped& stepped) {
-                                stepped_[{rank, stepped.bucket}] = stepped.step;
+                                stepped_[key_of(rank, stepped.bucket)] = stepped.step;
                               },
                               [&](const messages::StepCommitted& committed) {
                                 auto [last, first] =
@@ -81,7 +81,7 @@ void InvariantMonitor::on_work(const messages::Address& who, const Work& work) {
 }
 
 void InvariantMonitor::on(core::Rank rank, const PrepareBucket& work) {
-  const std::pair bucket{rank, work.bucket};
+  const auto bucket = key_of(rank, work.bucket);
   const auto [last, first] = prepared_.try_emplace(bucket, work.step);
   const auto before = std::exchange(last->second, work.step);
   const auto stepped = stepped_.find(bucket);
@@ -92,7 +92,7 @@ void InvariantMonitor::on(core::Rank rank, const PrepareBucket& work) {
 
 void InvariantMonitor::follow_sums(core::Rank rank, const LaunchCollective& work) {
   if (work.final_sum == FinalSum::none) return;
-  auto& sums = sums_.try_emplace({rank, work.bucket}, Sums{core::Step{-1}}).first->second;
+  auto& sums = sums_.try_emplace(key_of(rank, work.bucket), Sums{core::Step{-1}}).first->second;
   if (work.final_sum == FinalSum::awaits) {
     sums = {work.step};
     return;
@@ -105,7 +105,7 @@ void InvariantMonitor::follow_sums(core::Rank rank, const LaunchCollective& work
 }
 
 void InvariantMonitor::on(core::Rank rank, const StepShard& work) {
-  const auto found = sums_.find({rank, work.bucket});
+  const auto found = sums_.find(key_of(rank, work.bucket));
   if (found == sums_.end() || (found->second.step == work.step && found->second.count == 1)) return;
   violate(
       fmt::format("FG-1: rank {} steps bucket {} in step {}, whose gradients were not summed over their "

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -78,16 +79,22 @@ class InvariantMonitor {
   std::set<std::tuple<core::Rank, core::Step, core::BucketIndex>> ready_;
   std::map<std::tuple<core::Step, core::Rank, core::BucketIndex, std::int64_t, std::int64_t>,
            std::pair<core::Rank, std::uint64_t>>
-      published_;                                                            ///< by what is kept
-  std::map<std::pair<core::Rank, core::BucketIndex>, core::Step> prepared_;  ///< the last step of each bucket
-  std::map<std::pair<core::Rank, core::BucketIndex>, core::Step> stepped_;
+      published_;  ///< by what is kept
+  /// By a rank and one of its buckets.
+  template <class Value>
+  using PerBucket = std::unordered_map<std::uint64_t, Value>;
+  static std::uint64_t key_of(core::Rank rank, core::BucketIndex bucket) {
+    return static_cast<std::uint64_t>(rank.value) << 32 | bucket.value;
+  }
+  PerBucket<core::Step> prepared_;  ///< the last step of each bucket
+  PerBucket<core::Step> stepped_;
   /// For gradients that are also summed: the step in which they were last reduced, and how often they were
   /// summed since then.
   struct Sums {
     core::Step step;
     int count = 0;
   };
-  std::map<std::pair<core::Rank, core::BucketIndex>, Sums> sums_;
+  PerBucket<Sums> sums_;
   core::Step last_committed_{-1};
   CheckpointInvariants checkpoints_{[this](std::string sentence) { violate(std::move(sentence)); }};
   ReplicaInvariants replicas_{[this](std::string sentence) { violate(std::move(sentence)); }};

@@ -135,7 +135,17 @@ std::uint64_t SimulatedRank::unique() {
 
 void SimulatedRank::spawn(messages::Address address, std::unique_ptr<Machine> machine) {
   CHECK(address.rank == rank_, "a rank plays its own roles");
-  parts_[address] = std::make_unique<Part>(*this, address, std::move(machine));
+  auto& part = parts_[address] = std::make_unique<Part>(*this, address, std::move(machine));
+  const auto role = static_cast<std::size_t>(address.role);
+  if (places_.size() <= role) places_.resize(role + 1);
+  if (places_[role].size() <= address.index) places_[role].resize(address.index + 1, nullptr);
+  places_[role][address.index] = part.get();
+}
+
+SimulatedRank::Part* SimulatedRank::find(const messages::Address& role) const {
+  const auto place = static_cast<std::size_t>(role.role);
+  const bool is_known = role.rank == rank_ && place < places_.size() && role.index < places_[place].size();
+  return is_known ? places_[place][role.index] : nullptr;
 }
 
 core::Result<void> SimulatedRank::start() {
@@ -171,9 +181,9 @@ void SimulatedRank::deliver(const messages::Envelope& envelope) {
     hooks_.to_trainer(envelope);
     return;
   }
-  auto found = parts_.find(envelope.to);
-  if (found == parts_.end()) return;
-  auto& part = *found->second;
+  auto* found = find(envelope.to);
+  if (found == nullptr) return;
+  auto& part = *found;
   part.mailbox.push_back({envelope, gpu::HostLine::current().past()});
   if (part.scheduled) return;
   part.scheduled = true;
@@ -203,11 +213,11 @@ void SimulatedRank::run(Part& part, const Call& call) {
 }
 
 void SimulatedRank::blame(const messages::Address& role, std::string what) {
-  const auto found = parts_.find(role);
-  if (found == parts_.end()) return;
+  auto* found = find(role);
+  if (found == nullptr) return;
   surroundings_.loop.schedule(
       delays_.up_to(surroundings_.mailbox_delay), "blame",
-      [this, &part = *found->second, what = std::move(what)] { run(part, [&] { part.host.threw(what); }); });
+      [this, &part = *found, what = std::move(what)] { run(part, [&] { part.host.threw(what); }); });
 }
 
 void SimulatedRank::note_state(Part& part) {

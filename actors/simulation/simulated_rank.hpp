@@ -114,6 +114,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience, private R
   template <class Call>
   void run(Part& part, const Call& call);
   void note_state(Part& part);
+  Part* find(const messages::Address& role) const;
   struct IoQueue {
     std::chrono::nanoseconds delay{};
     struct Job {
@@ -143,6 +144,8 @@ class SimulatedRank final : public RankWorld, private TrainerPatience, private R
   std::unique_ptr<Log> log_;
   Hooks hooks_;
   std::map<messages::Address, std::unique_ptr<Part>> parts_;
+  /// The same, by role and index: each message asks.
+  std::vector<std::vector<Part*>> places_;
   std::map<messages::Address, std::string_view> states_;  ///< of roles that run on the trainer's thread
   std::unique_ptr<Fiber> fiber_;
   core::Result<void> result_;
