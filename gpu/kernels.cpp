@@ -3,6 +3,7 @@
 #include <string_view>
 #include <utility>
 
+#include "gpu/copy_out.hpp"
 #include "gpu/device_kernels.hpp"
 #include "gpu/order/task_order.hpp"
 
@@ -19,6 +20,7 @@ void enqueue(StreamView stream, std::string_view label, std::uint64_t bytes_touc
 template <class View, class Ranges>
 std::vector<View> views_of(const Ranges& ranges) {
   std::vector<View> views;
+  views.reserve(ranges.size());
   for (const auto& range : ranges) views.push_back(range.view);
   return views;
 }
@@ -39,6 +41,12 @@ void copy(ConstBufferView source, BufferView destination, StreamView stream) {
   declare(*stream, "copy", {source}, {destination});
   if (auto* own = stream->kernels()) return own->copy(source, destination);
   enqueue(stream, "copy", source.bytes + destination.bytes, [=] { copy(source, destination); });
+}
+
+void copy_out(ConstBufferView source, BufferView destination, StreamView stream) {
+  declare(*stream, "copy", {source}, {destination});
+  if (auto* own = stream->kernels()) return own->copy(source, destination);
+  enqueue(stream, "copy", source.bytes + destination.bytes, [=] { copy_out(source, destination); });
 }
 
 void zero(BufferView destination, StreamView stream) {

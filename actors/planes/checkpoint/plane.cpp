@@ -13,8 +13,8 @@
 #include "actors/shell/role_host.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "gpu/copy_out.hpp"
 #include "gpu/host/memory.hpp"
-#include "gpu/kernels.hpp"
 #include "gpu/order/task_order.hpp"
 
 namespace troupe::actors {
@@ -139,8 +139,8 @@ void CheckpointPlane::on(const StageChunk& work) {
   if (auto updated = data_.updated(chunk.bucket)) stream_->wait(updated);
   auto staging = staged_chunk(work.credit, chunk);
   for (const auto& span : chunk.spans) {
-    gpu::copy(memory_[span.piece].subview(span.offset, span.bytes), staging.subview(0, span.bytes),
-              stream_.get());
+    gpu::copy_out(memory_[span.piece].subview(span.offset, span.bytes), staging.subview(0, span.bytes),
+                  stream_.get());
     staging = staging.subview(span.bytes, staging.bytes - span.bytes);
   }
   stream_->notify(done);
