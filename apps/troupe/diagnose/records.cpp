@@ -82,7 +82,7 @@ class Search {
       if (name.starts_with(kProcesses)) {
         read_facts(file);
       } else if (has_records_alone || is_named_like_a_record(name)) {
-        read(file, has_records_alone);
+        read(file);
       }
     }
   }
@@ -101,7 +101,7 @@ class Search {
           fmt::format("{}: it is no folder, and no record has a path that begins with it", prefix.string()));
     }
     std::ranges::sort(files);
-    for (const fs::path& file : files) read(file, true);
+    for (const fs::path& file : files) read(file);
   }
 
   FoundRecords conclude() {
@@ -115,11 +115,11 @@ class Search {
   }
 
  private:
-  void read(const fs::path& file, bool tells_of_others) {
+  void read(const fs::path& file) {
     auto record = read_record(file);
     if (record) {
       records_.push_back({file, *std::move(record)});
-    } else if (tells_of_others || record.error().code != core::Errc::corrupt) {
+    } else {
       problems_.push_back(fmt::format("{}: {}", file.string(), record.error().message));
     }
   }
