@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <barrier>
 #include <functional>
 #include <thread>
@@ -111,7 +112,10 @@ class PartsOnGpu {
     const auto values = varied_parameters(table_.whole().specs);
     for (std::size_t i = 0; i < table_.size(); ++i) {
       std::vector<float> part(table_.part().specs[i].elements());
-      copy_to_part(table_.layout(i, share.index), values.tensors[i].data(), part.data());
+      const PartLayout layout = table_.layout(i, share.index);
+      for (std::int64_t run = 0; run < layout.runs; ++run)
+        std::copy_n(values.tensors[i].data() + layout.first + run * layout.stride, layout.run,
+                    part.data() + run * layout.run);
       parameters_.push_back(gpu_.put(part, of.dtype));
       gradients_.push_back(gpu_.room<float>(part.size()));
     }

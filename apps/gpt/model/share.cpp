@@ -131,11 +131,6 @@ Result<void> read_part(const InitialValues& whole, const SharedTable& table, std
   return {};
 }
 
-void copy_to_part(const PartLayout& layout, const float* whole, float* part) {
-  for (std::int64_t run = 0; run < layout.runs; ++run)
-    std::copy_n(whole + layout.first + run * layout.stride, layout.run, part + run * layout.run);
-}
-
 void copy_from_part(const PartLayout& layout, const float* part, float* whole) {
   copy_runs(layout, part, whole);
 }

@@ -100,8 +100,7 @@ class SharedTable {
 core::Result<void> read_part(const InitialValues& whole, const SharedTable& table, std::size_t parameter,
                              core::ElementRange range, std::span<float> values);
 
-/// Copies between a whole tensor and one part of it.
-void copy_to_part(const PartLayout& layout, const float* whole, float* part);
+/// Copies one part of a tensor to its place in the whole.
 void copy_from_part(const PartLayout& layout, const float* part, float* whole);
 void copy_from_part(const PartLayout& bytes, const std::byte* part, std::byte* whole);
 
