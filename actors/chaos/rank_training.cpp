@@ -235,11 +235,10 @@ void ChaosRank::decide(const std::vector<ChaosWords>& words) {
   at_boundary();
 }
 
-/// Others join after a save.
+/// Others join from what is in memory, once saves that were begun are done.
 void ChaosRank::at_boundary() {
-  const bool saves = over_ % world_.setup.save_every == 0;
-  if (saves) save();
-  if (!saves || !wishes_ || over_ >= world_.setup.steps) return step();
+  if (over_ % world_.setup.save_every == 0) save();
+  if (!wishes_ || over_ >= world_.setup.steps) return step();
   const auto leave = [this] { lose("others join"); };
   if (!is_saving_) return leave();
   after_save_ = leave;

@@ -348,6 +348,7 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   if (s.context->is_first_rank())
     warn_of_norm(decided, s.plan.options.large_gradient_factor, s.world.log(Subsystem::session));
   s.others_stand_by = (outcome.wishes & kWishJoin) != 0;
+  if (s.is_kept_for_recovery()) outcome.wishes &= ~std::uint32_t{kWishJoin};
   outcome.times = s.meter->end_step();
   if (auto timed = s.pace.step_over(s.world.device().now(), s.world.rank(), outcome.times,
                                     static_cast<int>(s.losses.size())))

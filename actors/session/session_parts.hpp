@@ -105,6 +105,12 @@ struct Session::Parts {
   }
 
   core::Result<void> go_on_from(Saves::Progress from);
+  /// Whether what this rank has in memory can be of use to another epoch.
+  bool may_keep_state() const {
+    return world.may_go_on() && world.device().is_host_memory() && !has_own_tensors && !experts;
+  }
+  /// And all ranks' trainers will ask for it.
+  bool is_kept_for_recovery() const { return recovers && may_keep_state(); }
   core::Result<void> let_others_join();
   void note_begun(const messages::StepBegan& step_begun);
   /// What this process could go on from in another epoch is given to the world.
@@ -141,6 +147,7 @@ struct Session::Parts {
 
   bool others_stand_by = false;  ///< after the last step
   bool ends_for_others = false;  ///< the epoch ends so that they join
+  bool recovers = false;         ///< recover() was called, as on all ranks
   /// As core::Survivor::origin; 0 as long as this rank does not have a whole state.
   std::uint64_t origin = 0;
   std::vector<messages::StepBegan> begun;  ///< the last two steps

@@ -40,6 +40,7 @@ core::Result<std::optional<Restored>> Session::recover() {
     return core::fail(core::Errc::invalid_argument,
                       "recover() was called after first values, restore(), a save or a step; call it right "
                       "after join()");
+  s.recovers = true;
   // Nobody has been in an epoch before the first.
   if (s.world.epoch().value <= 1) return std::optional<Restored>{};
   // The memory of the trainer's own tensors went with the session before.
@@ -104,9 +105,19 @@ core::Result<void> Session::Parts::go_on_from(Saves::Progress from) {
 }
 
 core::Result<void> Session::Parts::let_others_join() {
-  auto joined = saves->let_others_join(progress().over);
-  ends_for_others = !joined;
-  return joined;
+  if (!is_kept_for_recovery()) {
+    auto joined = saves->let_others_join(progress().over);
+    ends_for_others = !joined;
+    return joined;
+  }
+  // What was begun is of use to whoever restores.
+  TRY(saves->wait());
+  TRY(saves->wait_local());
+  TRY(publish_all());
+  ends_for_others = true;
+  return core::fail(core::Errc::peer_lost,
+                    "other ranks join the job after {} steps; ProcessWorld::form_anew() says how it goes on",
+                    progress().over.value);
 }
 
 void Session::Parts::note_begun(const messages::StepBegan& step_begun) {
@@ -120,8 +131,8 @@ void Session::Parts::note_begun(const messages::StepBegan& step_begun) {
 
 void Session::Parts::leave_remains() {
   const bool goes_on = inbox.failure().has_value() || ends_for_others;
-  const bool is_whole = origin != 0 && data && gate && world.device().is_host_memory();
-  if (!goes_on || !is_whole || !world.may_go_on() || has_own_tensors || experts) return;
+  const bool is_whole = origin != 0 && data && gate;
+  if (!goes_on || !is_whole || !may_keep_state()) return;
   // Nothing but the data plane uses its streams and its memory any more.
   sequencer.reset();
   gate.reset();

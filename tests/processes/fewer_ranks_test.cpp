@@ -74,17 +74,35 @@ TEST_F(FewerRanks, AreAsManyAsBeforeOnceProcessesCanJoin) {
   auto job = job_with(2);
   job.steps = 400;
   job.launch_options.insert(job.launch_options.end(), {"--max-restarts", "2"});
+  constexpr int kNever = 0;
 
-  const auto run = lose(job, "joined", {{12, {1}}, {30, {2}}});
+  const auto run = lose(job, "joined", {{12, {1}}, {30, {2}}}, kNever);
 
   EXPECT_THAT(run.result.output,
               HasSubstr("the job goes on with 3 ranks: those after rank 1 are one less now"));
-  EXPECT_THAT(run.result.output, HasSubstr("the job goes on with 4 ranks, after the step that it has saved"));
+  EXPECT_THAT(run.result.output, HasSubstr("the job goes on with 4 ranks, "));
   expect_bits("joined", 400);
-  const auto parts = steps_of_epochs(folder_.path("joined"));
-  ASSERT_GE(parts.size(), 3u);
-  EXPECT_EQ(parts.back().front(), parts[parts.size() - 2].back() + 1)
-      << "no step was taken twice for joining";
+  EXPECT_EQ(steps_taken_again("joined"), 0) << "nothing was saved, and all of it was in memory";
+}
+
+TEST_F(FewerRanks, AreMoreWithoutASaveWhereTheStateIsSharded) {
+  int lost = 0;
+  for (const std::string strategy : {"zero1", "zero3"}) {
+    SCOPED_TRACE(strategy);
+    auto job = job_with(2, {"--strategy", strategy});
+    job.steps = 400;
+    job.launch_options.insert(job.launch_options.end(), {"--max-restarts", "2"});
+    constexpr int kSaveEvery = 10;
+
+    const auto run = lose(job, strategy, {{12, {lost++ % 4}}}, kSaveEvery);
+
+    EXPECT_THAT(run.result.output, HasSubstr("the job goes on with 4 ranks, 1 more than before"));
+    expect_bits(strategy, 400);
+    const auto parts = steps_of_epochs(folder_.path(strategy));
+    ASSERT_GE(parts.size(), 3u);
+    EXPECT_EQ(parts.back().front(), parts[parts.size() - 2].back() + 1)
+        << "no step was taken twice for joining";
+  }
 }
 
 TEST_F(FewerRanks, KeepLocalCopiesOfTheirOwn) {

@@ -64,12 +64,13 @@ class LostRanks : public testing::Test {
   }
 
   /// Expects that the job ends well, and that the processes to which nothing is done are there to the end.
-  Run lose(GptJob job, const std::string& name, const std::vector<Blow>& blows) {
+  Run lose(GptJob job, const std::string& name, const std::vector<Blow>& blows, int save_every = 5) {
     const auto id = fmt::format("{}-{}", name, getpid());
     const auto output = folder_.path(name);
     job.launch_options.insert(job.launch_options.end(), {"--rdzv-id", id, "--restart-backoff", "0"});
     job.trainer_options.insert(job.trainer_options.end(),
-                               {"--checkpoints", folder_.path(name + "-checkpoints"), "--save-every", "5"});
+                               {"--checkpoints", folder_.path(name + "-checkpoints"), "--save-every",
+                                fmt::format("{}", save_every)});
     Run run;
     std::set<int> lost;
     for (const Blow& blow : blows) lost.insert(blow.slots.begin(), blow.slots.end());

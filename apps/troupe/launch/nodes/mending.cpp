@@ -71,8 +71,8 @@ Result<void> Leader::ask_to_wait(const actors::AskToWait& asked) {
 Result<void> Leader::admitting(const actors::AdmitSpares& admitted) {
   const Generation next = TRY(next_generation(admitted.generation, admitted.slots));
   TRY(announce(next));
-  go_on(next, {fmt::format("the job goes on with {} ranks, after the step that it has saved",
-                           admitted.slots.size())});
+  go_on(next, {fmt::format("the job goes on with {} ranks, {} more than before", admitted.slots.size(),
+                           admitted.slots.size() - generation_.seats.size())});
   return {};
 }
 
