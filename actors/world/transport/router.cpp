@@ -327,6 +327,13 @@ void Router::forget(ConnectionId id) {
   connections_.erase(found);
 }
 
+std::optional<Router::ConnectionId> Router::oldest_stranger() const {
+  const auto found = std::ranges::find_if(connections_, [](const auto& each) {
+    return !each.second.machine.is_joined() && !each.second.machine.is_over();
+  });
+  return found == connections_.end() ? std::nullopt : std::optional(found->first);
+}
+
 std::vector<Router::ConnectionId> Router::connections() const {
   std::vector<ConnectionId> ids;
   ids.reserve(connections_.size());

@@ -55,6 +55,8 @@ class Router {
   /// Connections that may have something to write, or have ended, since they were taken last: the others have
   /// nothing new. In order of opening.
   std::vector<ConnectionId> take_touched();
+  /// At the hub: the connection that has been open longest of those whose peer has not proved itself.
+  std::optional<ConnectionId> oldest_stranger() const;
   /// What the wire should write next; empty if there is nothing.
   std::vector<std::byte> take_output(ConnectionId id, std::size_t limit);
   /// The connection has ended: write what take_output() has, close the wire, then forget().

@@ -87,6 +87,7 @@ class TcpNetwork::Shell {
   void run();
   void stop();
   void accept();
+  void make_room();
   void resolve();
   void try_to_connect(tcp::resolver::results_type endpoints);
   void retry(tcp::resolver::results_type endpoints, std::string why);
@@ -214,16 +215,29 @@ void TcpNetwork::Shell::accept() {
   if (!acceptor_.is_open()) return;
   acceptor_.async_accept([this](std::error_code error, tcp::socket socket) {
     if (error == asio::error::operation_aborted) return;
-    // Strangers must not use up the descriptors; the job's ranks try again.
-    std::size_t limit = 2 * static_cast<std::size_t>(options_.router.world.value) + 16;
-    if (!error && wires_.size() < limit) adopt(std::move(socket));
-    if (!error) return accept();
+    if (!error) {
+      make_room();
+      adopt(std::move(socket));
+      return accept();
+    }
     options_.log.warning("the control network could not accept a connection: {}", error.message());
     retry_timer_.expires_after(kLastRetry);
     retry_timer_.async_wait([this](std::error_code aborted) {
       if (!aborted) accept();
     });
   });
+}
+
+/// Strangers must not use up the descriptors, and those who say nothing not keep the job's ranks out.
+void TcpNetwork::Shell::make_room() {
+  if (wires_.size() < 2 * static_cast<std::size_t>(options_.router.world.value) + 16) return;
+  std::optional<Id> stranger;
+  {
+    std::lock_guard lock(mutex_);
+    stranger = router_.oldest_stranger();
+  }
+  const auto found = stranger ? wires_.find(*stranger) : wires_.end();
+  if (found != wires_.end()) finish(found->first, WirePointer(found->second));
 }
 
 void TcpNetwork::Shell::resolve() {

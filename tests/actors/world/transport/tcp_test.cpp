@@ -15,6 +15,7 @@
 #include <asio/ip/tcp.hpp>
 #include <asio/read.hpp>
 #include <asio/write.hpp>
+#include <deque>
 #include <future>
 
 #include "tests/actors/world/heard_log.hpp"
@@ -32,6 +33,8 @@ using ::testing::Not;
 /// Another program that reaches the port.
 class Stranger {
  public:
+  static constexpr int kDescriptors = 4;  ///< the socket's, and those of its context
+
   explicit Stranger(std::uint16_t port) { socket_.connect({asio::ip::address_v4::loopback(), port}); }
 
   void write(std::span<const std::byte> bytes) {
@@ -132,6 +135,24 @@ TEST(TcpNetwork, RefusesGarbageAndGoesOn) {
   hurried.read_all();
 
   job.open(1);
+  EXPECT_TRUE(job.hears(0, "joined 1"));
+}
+
+TEST(TcpNetwork, TenThousandConnectionsThatSayNothingKeepNoRankOut) {
+  constexpr std::size_t kStay = 100;
+  TcpJob job(2);
+  job.open(0);
+  const int before = open_descriptors();
+  std::deque<Stranger> strangers;
+  for (int i = 0; i < 10'000; ++i) {
+    strangers.emplace_back(job.port);
+    if (strangers.size() > kStay) strangers.pop_front();
+  }
+  const int of_hub = open_descriptors() - before - static_cast<int>(kStay) * Stranger::kDescriptors;
+
+  job.open(1);
+
+  EXPECT_LE(of_hub, 2 * 2 + 16 + 1) << "each rank twice, and some more";
   EXPECT_TRUE(job.hears(0, "joined 1"));
 }
 
