@@ -295,7 +295,7 @@ void TransportMachine::disconnected(std::string_view why, Time absence) {
 }
 
 void TransportMachine::fail(core::Error why) {
-  if (is_acceptor() && !is_joined() && !is_over()) {
+  if (is_acceptor() && !is_joined() && !is_over() && why.code != Errc::aborted) {
     std::size_t length = std::min(why.message.size(), kMaxHandshakeFrameBytes - kFrameHeaderBytes);
     put(FrameKind::refusal, spoke_,
         [&](ByteWriter out) { out.text(std::string_view(why.message).substr(0, length)); });

@@ -32,7 +32,8 @@ struct TransportOptions {
   JobToken token{};
   Nonce nonce{};  ///< never used before
   TransportLimits limits;
-  /// Acceptor: whether this rank may join; asked after it has proved that it knows the token.
+  /// Acceptor: whether this rank may join; asked after it has proved that it knows the token. Errc::aborted:
+  /// the job is ending.
   std::function<core::Result<void>(core::Rank)> admit;
 };
 
@@ -88,7 +89,8 @@ class TransportMachine {
 
   /// Says farewell after what was sent before. Messages of the peer still arrive until its own farewell.
   void leave(Time now);
-  /// Ends immediately: for a peer that breaks the rules. An acceptor tells it why during the handshake.
+  /// Ends immediately: for a peer that breaks the rules. An acceptor tells it why during the handshake; not if
+  /// that is Errc::aborted, since whoever comes to a job that is ending may belong to what follows it.
   void fail(core::Error why);
 
   /// The next bytes for the wire, at most `limit`.

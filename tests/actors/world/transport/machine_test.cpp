@@ -169,6 +169,18 @@ TEST(TransportMachine, TellsAnInitiatorWhyItIsNotAdmitted) {
   EXPECT_THAT(reason_in(pair.initiator.take_events()), HasSubstr("rank 0 refused: rank 1 is here"));
 }
 
+TEST(TransportMachine, ClosesWithoutARefusalWhereTheJobIsEnding) {
+  auto leaving = options_of(Pair::Side::acceptor);
+  leaving.admit = [](core::Rank) { return core::Result<void>(core::fail(core::Errc::aborted, "it ends")); };
+  Pair pair(options_of(Pair::Side::initiator), leaving);
+
+  pair.settle();
+
+  EXPECT_EQ(story_of(pair.acceptor.take_events()), "lost aborted");
+  EXPECT_TRUE(pair.acceptor.is_over());
+  EXPECT_FALSE(pair.initiator.is_over()) << "its wire ends, as with a process that is gone";
+}
+
 TEST(TransportMachine, RefusesGarbageByQuotingIt) {
   TransportMachine acceptor(options_of(Pair::Side::acceptor), 0ns);
 
