@@ -1,7 +1,6 @@
 #include "gpu/collective/simulated/fabric_group.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <utility>
 
@@ -10,6 +9,23 @@
 #include "gpu/collective/simulated/execute.hpp"
 
 namespace troupe::gpu {
+
+namespace {
+
+/// What may be in the output of a failed operation: anything, but for what group.hpp says.
+void spoil_output(const Operation& operation) {
+  const BufferView output = operation.output;
+  const ConstBufferView input = operation.input;
+  const bool keeps_input =
+      operation.kind == OperationKind::all_gather || operation.kind == OperationKind::broadcast;
+  for (std::size_t i = 0; i < output.bytes; ++i) {
+    const std::byte* const at = output.data + i;
+    const bool is_input = at >= input.data && at < input.data + input.bytes;
+    if (!keeps_input || !is_input) output.data[i] = std::byte{0xa5};
+  }
+}
+
+}  // namespace
 
 using core::Errc;
 using core::Error;
@@ -148,8 +164,7 @@ std::optional<FabricModel::PlannedError> FabricGroup::take_planned_error(const s
 
 void FabricGroup::finish(int index, Arrival arrival, core::Result<void> result) {
   CHECK(!members_[static_cast<std::size_t>(index)].dead, "a dead member completes nothing");
-  const BufferView output = arrival.operation->output;
-  if (!result && output.bytes > 0) std::memset(output.data, 0xa5, output.bytes);
+  if (!result) spoil_output(*arrival.operation);
   arrival.status->finish(std::move(result));
   arrival.completion();
 }

@@ -7,10 +7,13 @@
 #include <atomic>
 #include <filesystem>
 #include <future>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <tuple>
+#include <vector>
 
 #include "tests/gpu/collective/contract.hpp"
 #include "tests/gpu/collective/watchdog.hpp"
@@ -66,6 +69,31 @@ TEST_P(CollectiveFailure, AbortEndsWhatRunsAndWhatComesLater) {
   // The others may learn of the first one's abort before their own.
   for (const auto& status : statuses) {
     EXPECT_THAT(outcome_of(*status), ::testing::AnyOf("aborted", "peer_lost")) << message_of(*status);
+  }
+}
+
+TEST_P(CollectiveFailure, LeavesWhatAMemberGaveToAGatherInPlace) {
+  if (n == 1) GTEST_SKIP() << "nobody to wait for";
+  constexpr std::size_t kPart = 5000;
+  std::vector<std::vector<float>> values;
+  std::vector<std::shared_ptr<OperationStatus>> statuses;
+  for (int i = 0; i + 1 < n; ++i) {
+    auto& own = values.emplace_back(kPart * static_cast<std::size_t>(n), -1.0F);
+    const auto part = std::span(own).subspan(kPart * static_cast<std::size_t>(i), kPart);
+    std::iota(part.begin(), part.end(), static_cast<float>(i));
+    statuses.push_back(stage.post(i, {.kind = OperationKind::all_gather,
+                                      .input = view_of(part),
+                                      .output = view_of(std::span(own)),
+                                      .deadline = std::chrono::milliseconds(50)}));
+  }
+  stage.settle();
+
+  for (int i = 0; i + 1 < n; ++i) {
+    EXPECT_NE(outcome_of(*statuses[static_cast<std::size_t>(i)]), "ok");
+    const auto& own = values[static_cast<std::size_t>(i)];
+    for (std::size_t at = 0; at < kPart; ++at)
+      ASSERT_EQ(own[kPart * static_cast<std::size_t>(i) + at], static_cast<float>(i) + static_cast<float>(at))
+          << "member " << i;
   }
 }
 
