@@ -73,6 +73,7 @@ void ChaosFollower::look() {
 
 void ChaosFollower::met(const std::shared_ptr<LauncherLink>& link) {
   link_ = link;
+  untold_.clear();
   world_.links.unwatch(watch_);
   watch_ = world_.links.watch(0, host_, [this, of = link.get()] { lost(of); });
   LauncherHello hello{has_job_, node_, {}, {}};
@@ -108,7 +109,10 @@ void ChaosFollower::refused(bool may_try_again) {
 }
 
 void ChaosFollower::welcomed(int node, int first_slot) {
-  if (!has_job_ || node_ != node) processes_.clear();
+  if (!has_job_ || node_ != node) {
+    processes_.clear();
+    untold_.clear();
+  }
   node_ = node;
   first_slot_ = first_slot;
   has_job_ = true;
@@ -117,6 +121,7 @@ void ChaosFollower::welcomed(int node, int first_slot) {
   clock_.cancel(std::exchange(kill_, 0));
   told_step_ = -1;
   for (auto& each : processes_) each.told.reset();
+  for (auto& each : std::exchange(untold_, {})) tell(std::move(each));
   if (look_ == 0) look_at_members();
 }
 
@@ -140,6 +145,7 @@ void ChaosFollower::start_process(int slot, int rank) {
   if (slot >= static_cast<int>(processes_.size()) || !next_) return;
   auto& started = processes_[static_cast<std::size_t>(slot)];
   started = {};
+  files_->members.erase(first_slot_ + slot);
   started.generation = static_cast<int>(next_->epoch.value);
   const auto watched = std::weak_ptr(shared_from_this());
   ChaosRank::Start start{host_, first_slot_ + slot, files_, {}, next_->epoch, {}};
@@ -213,6 +219,10 @@ void ChaosFollower::exited(int slot, ExitStatus status) {
     }
     const auto generation = processes_[static_cast<std::size_t>(said)].generation;
     tell([=](ChaosLeader& leader, int host) { leader.exited(host, generation, said, status); });
+  } else if (state_ == State::looking) {
+    untold_.emplace_back([=, generation = ended.generation](ChaosLeader& leader, int host) {
+      leader.exited(host, generation, slot, status);
+    });
   } else if (state_ == State::cut_off && !has_ranks()) {
     clock_.cancel(kill_);
     kill_ = clock_.arm({}, [this] { all_have_ended(); });
@@ -266,6 +276,8 @@ void ChaosFollower::lost(const LauncherLink* link) {
 void ChaosFollower::stop_ranks() {
   kill_ = 0;
   world_.say("host {} stops its ranks", host_);
+  // What was done to node 0 is why this one is lost to it.
+  if (world_.was_hit[0]) world_.was_hit[static_cast<std::size_t>(host_)] = true;
   clock_.cancel(std::exchange(again_, 0));
   if (link_) {
     close();

@@ -50,7 +50,7 @@ void ChaosJob::reset_connections(int host) {
   if (host > 0 && leader) soon([of = leader, host] { of->act([of, host] { of->reset_connections(host); }); });
   for (const auto& follower : followers) {
     if (host > 0 || !follower || !follower->is_alive() || follower->link() == nullptr) continue;
-    soon([follower, link = follower->link()] { follower->lost(link); });
+    soon([follower, link = follower->link()] { follower->lost(link.get()); });
   }
   for (const auto& each : world.processes) {
     if (each->is_alive() && each->host() != host) soon([each, host] { each->reset_connections(host); });

@@ -77,7 +77,7 @@ class ChaosFollower : public std::enable_shared_from_this<ChaosFollower> {
   int host() const { return host_; }
 
   void met(const std::shared_ptr<LauncherLink>& link);
-  const LauncherLink* link() const { return link_.get(); }
+  const std::shared_ptr<LauncherLink>& link() const { return link_; }
   void lost(const LauncherLink* link);
   void refused(bool may_try_again);
   void welcomed(int node, int first_slot);
@@ -124,6 +124,7 @@ class ChaosFollower : public std::enable_shared_from_this<ChaosFollower> {
   std::optional<NextEpoch> next_;
   std::shared_ptr<HostFiles> files_ = std::make_shared<HostFiles>();
   std::vector<OwnProcess> processes_;
+  std::vector<std::function<void(ChaosLeader&, int host)>> untold_;  ///< ends since it introduced itself
   std::int64_t told_step_ = -1;
   AlarmId again_ = 0;
   AlarmId kill_ = 0;
@@ -230,6 +231,7 @@ class ChaosLeader final : public Gang, public std::enable_shared_from_this<Chaos
   std::deque<std::function<void()>> waiting_;
   std::deque<std::function<void()>> outgoing_;
   std::map<int, std::pair<std::shared_ptr<LauncherLink>, LauncherHello>> guests_;  ///< by host
+  std::map<int, std::chrono::nanoseconds> too_many_;  ///< hosts for which no place was, since when
   std::vector<Node> nodes_;
   std::optional<NodeAgentShell> agent_;
   std::shared_ptr<HostFiles> files_ = std::make_shared<HostFiles>();

@@ -166,12 +166,21 @@ void ChaosLeader::take_back(const std::shared_ptr<LauncherLink>& link, const Lau
   const int count = static_cast<int>(nodes_.size());
   // Where nodes stay the same, whatever starts launchers says which is which.
   int node = !hello.has_been_here ? (may_change ? -1 : link->host) : hello.node;
+  const auto is_of_another = [&] {
+    if (node < 1 || node >= count) return false;
+    const auto& present = nodes_[static_cast<std::size_t>(node)].link;
+    return present && present->follower.lock() != link->follower.lock();
+  };
+  if (may_change && is_of_another()) node = -1;
   for (int each = 1; node < 0 && each < count; ++each) {
     if (!nodes_[static_cast<std::size_t>(each)].link) node = each;
   }
   const bool is_known = node > 0 && node < count;
   if (!is_known && may_change && count < setup.nodes) return add(link, hello);
-  if (!is_known) return refuse(link, false);
+  if (!is_known) {
+    const auto first = too_many_.try_emplace(link->host, clock_.now()).first->second;
+    return refuse(link, clock_.now() < first + HostLinks::kSilence + std::chrono::seconds(1));
+  }
   auto& of = nodes_[static_cast<std::size_t>(node)];
   if (of.link) {
     if (of.link->follower.lock() != link->follower.lock()) return refuse(link, true);

@@ -275,7 +275,7 @@ void ChaosRank::session_is_over() {
   const bool may_stay = world_.setup.in_place && (is_member_ || has_come_over_);
   if (!may_stay) return end({kExitFenced, 0});
   state_ = State::waiting;
-  if (is_member_) declare(Membership::State::waiting);
+  declare(is_member_ ? Membership::State::waiting : Membership::State::given_up);
   const bool is_asked = start_.files->wait_for_more == next_.epoch;
   const auto patience =
       is_asked ? std::chrono::seconds(30) : std::chrono::seconds(world_.setup.nodes > 1 ? 20 : 2);

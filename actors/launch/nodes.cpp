@@ -63,6 +63,10 @@ NodeEffects NodeAgentMachine::adopt(const Adopted& adopted, std::chrono::nanosec
   launched_ = now;
   spares_ = adopted.running;
   for (const int slot : slots_) spares_.erase(slot);
+  // Those that were to be started once the ranks had formed.
+  for (int slot = nodes_.front().slots(); slot < slot_count(); ++slot) {
+    if (!adopted.running.contains(slot) && !rank_of(slot)) free_slots_.insert(slot);
+  }
   newcomers_.insert(0);
   std::vector<Ending> lost;
   for (int rank = 0; rank < world(); ++rank) {

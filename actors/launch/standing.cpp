@@ -11,7 +11,7 @@ Standing standing_of(const std::vector<int>& slots, core::Epoch epoch, const Dec
   for (const int slot : slots) {
     const auto member = declared(slot);
     standing.is_formed &= member && member->epoch == epoch && member->state != State::forming &&
-                          member->state != State::stands_by;
+                          member->state != State::stands_by && member->state != State::given_up;
     standing.all_stay &= member && member->state != State::left;
   }
   return standing;
@@ -22,7 +22,8 @@ std::vector<bool> waiting_of(const std::vector<int>& slots, core::Epoch epoch, c
   int others = 0;
   for (std::size_t rank = slots.size(); rank-- > 0 && others < 2;) {
     const auto member = declared(slots[rank]);
-    waiting[rank] = member && member->epoch == epoch && member->state == State::waiting;
+    waiting[rank] = member && member->epoch == epoch &&
+                    (member->state == State::waiting || member->state == State::given_up);
     others += waiting[rank] ? 0 : 1;
   }
   return waiting;

@@ -87,7 +87,7 @@ core::Result<void> ProcessRank::form_anew(const core::Error& why) {
   } else {
     // The launcher does not know yet that a process would stay which has just been started.
     if (!state_->files || (!state_->is_member && !state_->has_come_over)) return tl::unexpected(why);
-    if (state_->is_member) declare(Membership::State::waiting);
+    declare(state_->is_member ? Membership::State::waiting : Membership::State::given_up);
     const bool is_asked = state_->files->is_asked_to_wait(epoch());
     const auto patience = state_->is_one_host() ? kPatience : kPatienceOverNodes;
     const auto told = state_->files->await_epoch_after(epoch(), is_asked ? kPatienceWhereAsked : patience);

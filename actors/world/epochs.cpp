@@ -107,7 +107,7 @@ Result<void> declare_membership(const fs::path& file, const Membership& membersh
 
 std::optional<Membership> declared(const fs::path& file) {
   std::ifstream text(file);
-  const auto numbers = read_numbers(text, static_cast<std::uint64_t>(Membership::State::stands_by));
+  const auto numbers = read_numbers(text, static_cast<std::uint64_t>(Membership::State::given_up));
   if (!numbers) return std::nullopt;
   return Membership{core::Epoch{numbers->first}, static_cast<Membership::State>(numbers->second)};
 }

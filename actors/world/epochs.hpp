@@ -51,7 +51,8 @@ struct Membership {
     training,  ///< it has begun a step; if a peer were lost, it would go on in another epoch
     waiting,   ///< its session has ended because of a peer: it waits for the next epoch
     forming,   ///< it begins, and leaves this epoch for a later one as soon as there is one
-    stands_by  ///< it has no rank, and is ready to take one
+    stands_by,  ///< it has no rank, and is ready to take one
+    given_up    ///< as waiting, but it has lost a peer before the epoch was formed
   };
 
   core::Epoch epoch{};

@@ -67,6 +67,65 @@ TEST(Chaos, GoesOnOverSixteenNodes) {
   }
 }
 
+/// The report of a schedule that was found by a seed.
+ChaosReport report_of(const char* text) {
+  const auto schedule = parse_schedule(text);
+  EXPECT_TRUE(schedule);
+  return run_chaos(*schedule);
+}
+
+TEST(Chaos, AProcessMayEndWhileItsLauncherWaitsForItsWelcome) {
+  const auto report = report_of(R"(troupe chaos 1
+seed 61191
+nodes 3
+ranks 2
+spares 0
+fewest_nodes 0
+fewest_ranks 0
+max_restarts 200
+in_place 1
+journal 1
+sharded 1
+steps 10
+save_every 2
+lanes 8
+fault rotten_disk target 5 other 1 at 218632 lasts 725000
+fault kill_rank target 4 other 1 at 1189632 lasts 725000
+fault kill_node target 0 other 1 at 218632 lasts 399000
+fault rotten_disk target 5 other 0 at 218632 in saving 8 lasts 1052000
+fault rotten_disk target 3 other 1 at 668031 lasts 10354000
+fault rotten_disk target 2 other 1 at 18651 in rebuilding 0 lasts 4264000
+fault kill_rank target 5 other 1 at 479651 in rebuilding 0 lasts 4264000
+)");
+
+  EXPECT_THAT(report.violations, testing::IsEmpty());
+}
+
+TEST(Chaos, ALaunchersNumberMayHaveGoneToAnotherMeanwhile) {
+  const auto report = report_of(R"(troupe chaos 1
+seed 5826
+nodes 3
+ranks 1
+spares 0
+fewest_nodes 2
+fewest_ranks 2
+max_restarts 200
+in_place 1
+journal 1
+sharded 0
+steps 960
+save_every 4
+lanes 5
+fault kill_launcher target 1 other 0 at 26559 in starting 4 lasts 104000
+fault kill_launcher target 2 other 1 at 26559 in deciding 0 lasts 7955000
+fault cut_one_way target 1 other 2 at 327544 lasts 11000
+fault cut_one_way target 1 other 0 at 1703 in deciding 8 lasts 20948000
+fault cut_one_way target 2 other 0 at 37483 in restarting 0 lasts 15506000
+)");
+
+  EXPECT_THAT(report.violations, testing::IsEmpty());
+}
+
 class Planted : public testing::TestWithParam<PlantedName> {};
 
 TEST_P(Planted, IsFoundByItsInvariant) {

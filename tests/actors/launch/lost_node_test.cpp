@@ -292,6 +292,20 @@ TEST(LostNode, ALauncherThatFollowsAndHadNoRanksChangesNobodysPlace) {
   EXPECT_NE(find_effect<StartSpare>(machine.take_in()), nullptr) << "its own processes come later";
 }
 
+TEST(LostNode, ALauncherThatFollowsStartsWhatWasStillToBeStarted) {
+  auto config = with_spares();
+  config.first_generation = 8;
+  NodeAgentMachine machine(config);
+  // The process in slot 5 has ended, and was to be started again once the ranks had formed.
+  machine.adopt({7, {3, 4}, {3, 4}}, seconds(0));
+
+  const auto formed = machine.formed();
+
+  const auto* const started = find_effect<StartSpare>(formed);
+  ASSERT_NE(started, nullptr);
+  EXPECT_EQ(started->slot, 5);
+}
+
 /// Ranks and spares on two nodes, of which one is lost and comes back at any time. Everything follows from
 /// the seed.
 class RandomNodes {

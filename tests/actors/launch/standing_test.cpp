@@ -30,6 +30,7 @@ TEST(Standing, AnEpochIsFormedWhenAllTakeStepsInIt) {
   EXPECT_TRUE(formed(State::left));
   EXPECT_FALSE(formed(State::forming));
   EXPECT_FALSE(formed(State::stands_by));
+  EXPECT_FALSE(formed(State::given_up)) << "it never was";
   EXPECT_FALSE(formed(State::training, core::Epoch{3}));
   EXPECT_FALSE(standing_of({2, 5}, kEpoch, in({{2, {kEpoch, State::training}}})).is_formed);
 }
@@ -46,7 +47,7 @@ TEST(Standing, OnesThatHaveLeftOrSaidNothingDoNotStay) {
 
 TEST(Standing, OnlyThoseOfTheEpochWait) {
   const auto members = in(
-      {{0, {kEpoch, State::waiting}}, {1, {core::Epoch{3}, State::waiting}}, {2, {kEpoch, State::waiting}}});
+      {{0, {kEpoch, State::waiting}}, {1, {core::Epoch{3}, State::waiting}}, {2, {kEpoch, State::given_up}}});
 
   EXPECT_THAT(waiting_of({0, 1, 2}, kEpoch, members), ElementsAre(true, false, true));
   EXPECT_THAT(standing_by({0, 7}, in({{0, {kEpoch, State::stands_by}}})), ElementsAre(true, false));

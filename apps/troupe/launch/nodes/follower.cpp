@@ -88,6 +88,7 @@ void Follower::on(const Welcome& message) {
   // Another launcher of node 0 may number the nodes anew.
   const bool is_first = job_.id.empty() || job_.place.node != message.node;
   if (is_first) processes_.clear();
+  if (is_first) untold_.clear();
   job_.place = {message.node, message.nodes, message.first_slot, message.world};
   job_.keeps_processes = message.keeps_processes;
   job_.has_journal = message.has_journal;
@@ -102,6 +103,7 @@ void Follower::on(const Welcome& message) {
   for (int i = static_cast<int>(ports_.size()); job_.keeps_processes && i < kPorts; ++i) offer_port();
   told_step_ = -1;
   for (Process& each : processes_) each.told = {};
+  for (const auto& exited : std::exchange(untold_, {})) link_->send(exited);
   if (look_ == 0) look_at_members();
   if (!is_first) return;
   guard_.reset();
@@ -216,11 +218,14 @@ void Follower::exited(int slot, ExitStatus status) {
   const auto seat = std::ranges::find(generation_.seats, job_.place.first_slot + slot, &actors::Seat::slot);
   const auto rank = static_cast<int>(seat - generation_.seats.begin());
   auto report = local_.report(slot, {rank, ended.generation, {}, status, clock_.now()});
+  for (std::string& line : report.last_error_lines) line = cut(std::move(line));
+  Exited message{ended.generation,          slot,           status.code, status.signal, report.pid,
+                 cut(report.error_message), report.meaning, report.last_error_lines};
   if (state_ == State::following) {
     if (job_.keeps_processes) tell_members();
-    for (std::string& line : report.last_error_lines) line = cut(std::move(line));
-    link_->send(Exited{ended.generation, slot, status.code, status.signal, report.pid,
-                       cut(report.error_message), report.meaning, report.last_error_lines});
+    link_->send(message);
+  } else if (state_ == State::looking) {
+    untold_.push_back(std::move(message));
   } else if (state_ == State::cut_off && !has_ranks()) {
     // Not here: this is called by what it destroys.
     clock_.cancel(kill_);

@@ -102,6 +102,8 @@ class Follower {
   std::vector<Process> processes_;         ///< by slot
   std::map<int, ReservedPort> ports_;      ///< where rank 0 may listen
   std::optional<ReservedPort> last_port_;  ///< where it does
+  /// Since this launcher introduced itself with the processes that run, until it is welcome.
+  std::vector<Exited> untold_;
   std::int64_t told_step_ = -1;
   actors::AlarmId look_ = 0;
   int stop_signal_ = 0;

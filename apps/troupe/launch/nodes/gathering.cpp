@@ -145,18 +145,27 @@ void Leader::attach(int node, const std::shared_ptr<NodeLink>& link) {
 
 /// A launcher that comes while the job runs: one that was lost, or one in its place.
 void Leader::take_back(const std::shared_ptr<NodeLink>& link, Hello hello) {
-  // Where nodes come and go, a launcher's number is the one that it got.
-  int node = table_->may_change() && hello.job.empty() ? -1 : hello.node;
+  // Where nodes come and go, a launcher's number is the one that it got, unless another has got it since then.
+  int node = hello.node;
+  const auto is_of_another = [&] {
+    return node > 0 && node < job_.place.nodes && nodes_[static_cast<std::size_t>(node)].link &&
+           member(node).hello.instance != hello.instance;
+  };
+  if (table_->may_change() && (hello.job.empty() || is_of_another())) node = -1;
   for (int each = 1; node < 0 && each < job_.place.nodes; ++each) {
     if (!nodes_[static_cast<std::size_t>(each)].link) node = each;
   }
   const bool is_known = node > 0 && node < job_.place.nodes;
   if (!is_known && table_->may_change() && !table_->is_complete()) return add(link, std::move(hello));
   if (!is_known) {
+    // It may be there for one whose loss is not noticed yet.
+    const auto& heartbeat = job_.meeting.heartbeat;
+    const auto first = too_many_.try_emplace(hello.instance, clock_.now()).first->second;
+    const bool may_try_again = clock_.now() < first + heartbeat.patience + heartbeat.interval;
     return refuse(link,
                   fmt::format("{} comes too late or is one too many: the job runs on its {} nodes, {}",
                               hello.host, job_.place.nodes, table_->present()),
-                  false);
+                  may_try_again);
   }
   if (nodes_[static_cast<std::size_t>(node)].link) {
     const bool is_itself = member(node).hello.instance == hello.instance;

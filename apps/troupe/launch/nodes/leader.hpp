@@ -127,6 +127,8 @@ class Leader final : public actors::Gang {
   std::optional<NodeTable> table_;
   std::map<int, std::shared_ptr<NodeLink>> guests_;  ///< by member, before the job begins
   std::vector<Node> nodes_;                          ///< since then
+  /// Launchers for which there was no place, by instance, and since when.
+  std::map<std::string, std::chrono::nanoseconds> too_many_;
   std::optional<Journal> journal_;
   std::string own_secret_;  ///< as in JobRecord
   actors::AlarmId patience_ = 0;

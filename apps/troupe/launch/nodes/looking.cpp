@@ -92,6 +92,7 @@ void Follower::met(tcp::socket socket, const actors::JobToken& secret) {
 }
 
 void Follower::introduce() {
+  untold_.clear();
   hello_.running.clear();
   hello_.started.clear();
   const auto stays = [this](std::size_t slot) {
