@@ -12,7 +12,6 @@ set(TROUPE_PUBLIC_HEADERS
   core/options/options.hpp               core/options.hpp
   core/boxes/box.hpp                     core/box.hpp
   core/boxes/sharded_tensor.hpp          core/sharded_tensor.hpp
-  core/boxes/stacking.hpp                core/stacking.hpp
   core/check.hpp                         core/check.hpp
   core/checkpoint/manifest_object.hpp    core/manifest_object.hpp
   core/dtype.hpp                         core/dtype.hpp

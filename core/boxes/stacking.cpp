@@ -1,4 +1,4 @@
-#include "core/boxes/stacking.hpp"
+#include "core/boxes/sharded_tensor.hpp"
 
 #include <fmt/format.h>
 

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/boxes/stacking.hpp"
+#include "core/boxes/sharded_tensor.hpp"
 #include "core/dtype.hpp"
 #include "core/ids.hpp"
 #include "core/plan/strategy.hpp"

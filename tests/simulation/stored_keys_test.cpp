@@ -1,4 +1,4 @@
-#include "core/boxes/stacking.hpp"
+#include "core/boxes/sharded_tensor.hpp"
 #include "core/errors.hpp"
 #include "tests/simulation/trainer_job.hpp"
 

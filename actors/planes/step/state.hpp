@@ -8,7 +8,6 @@
 #include "actors/planes/step/trainer_tensor.hpp"
 #include "actors/planes/step/training_plan.hpp"
 #include "core/boxes/sharded_tensor.hpp"
-#include "core/boxes/stacking.hpp"
 #include "core/checkpoint/save_plan.hpp"
 #include "core/ids.hpp"
 #include "core/result.hpp"

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "core/boxes/sharded_tensor.hpp"
-#include "core/boxes/stacking.hpp"
 #include "gpu/buffer.hpp"
 
 namespace troupe::actors {
