@@ -8,6 +8,7 @@ set(TROUPE_PUBLIC_HEADERS
   actors/planes/step/trainer_tensor.hpp  trainer_tensor.hpp
   actors/shell/process_world.hpp         process_world.hpp
   actors/shell/subscribers.hpp           subscribers.hpp
+  actors/simulation/faults.hpp           faults.hpp
   actors/world/environment.hpp           environment.hpp
   core/options/options.hpp               core/options.hpp
   core/boxes/box.hpp                     core/box.hpp

@@ -2,7 +2,7 @@
 cmake_minimum_required(VERSION 3.25)
 project(troupe_examples LANGUAGES C CXX)
 find_package(Troupe 0.1 REQUIRED)
-foreach(example mlp units)
+foreach(example mlp faults units)
   add_executable(${example} ${example}.cpp)
   target_link_libraries(${example} PRIVATE Troupe::runtime)
 endforeach()

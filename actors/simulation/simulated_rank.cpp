@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "actors/simulation/invariants.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
@@ -42,24 +45,30 @@ struct SimulatedRank::Part final : EffectSink {
   std::string_view state;  ///< after the last message
 };
 
+SimulatedProcess::SimulatedProcess(EventLoop& loop, gpu::SimulatedDeviceOptions options, bool checks_order)
+    : device(loop, std::move(options)) {
+  if (!checks_order) return;
+  checked = gpu::check_order(device, [this](const std::string& what) { touched_out_of_order(what); });
+}
+
 SimulatedRank::SimulatedRank(SimulatedSurroundings surroundings, core::Rank rank, core::WorldSize world,
-                             gpu::SimulatedDeviceOptions device)
-    : surroundings_(surroundings),
+                             SimulatedProcess& process)
+    : surroundings_(std::move(surroundings)),
       rank_(rank),
       world_(world),
-      device_(surroundings.loop, std::move(device)),
-      delays_(surroundings.seed, fmt::format("rank {}", rank.value), "mailboxes") {
-  if (surroundings.checks_order) {
-    checked_ = gpu::check_order(device_, [this](const std::string& what) {
-      surroundings_.monitor.violate(fmt::format("ST-1: rank {}: {}", rank_.value, what));
-    });
-  }
+      process_(process),
+      delays_(surroundings_.seed, fmt::format("rank {}", rank.value), "mailboxes") {
+  process_.touched_out_of_order = [&monitor = surroundings_.monitor, rank](const std::string& what) {
+    monitor.violate(fmt::format("ST-1: rank {}: {}", rank.value, what));
+  };
+  process_.device.wait_with(
+      [this](const auto& ready, auto deadline) { return wait_for_device(ready, deadline); });
   LogOptions log;
   log.sentences = [this](std::string_view sentence) { said_.emplace_back(sentence); };
   log_ = Log::open(std::move(log)).value();
-  io_.delay = local_io_.delay = surroundings.io_delay;
-  const auto slower = surroundings.local_io_delays.find(rank.value);
-  if (slower != surroundings.local_io_delays.end()) local_io_.delay = slower->second;
+  io_.delay = local_io_.delay = surroundings_.io_delay;
+  const auto slower = surroundings_.local_io_delays.find(rank.value);
+  if (slower != surroundings_.local_io_delays.end()) local_io_.delay = slower->second;
 }
 
 SimulatedRank::~SimulatedRank() = default;
@@ -74,8 +83,11 @@ void SimulatedRank::resume_soon() {
   resume_scheduled_ = true;
   surroundings_.loop.schedule({}, "trainer", [this] {
     resume_scheduled_ = false;
-    const gpu::HostScope scope(trainer_line_, {});
-    if (!fiber_->has_ended()) fiber_->resume();
+    if (fiber_->has_ended()) return;
+    const gpu::HostScope scope(process_.trainer_line, {});
+    is_on_fiber_ = true;
+    fiber_->resume();
+    is_on_fiber_ = false;
   });
 }
 
@@ -104,6 +116,18 @@ bool SimulatedRank::wait(std::unique_lock<std::mutex>& lock, const std::function
   }
   if (alarm != 0) surroundings_.loop.cancel(alarm);
   return ready() && !dead_;
+}
+
+/// Looks again and again, since a stream tells nobody that it is empty.
+bool SimulatedRank::wait_for_device(const std::function<bool()>& ready, std::chrono::nanoseconds deadline) {
+  if (!is_on_fiber_) return false;
+  const auto give_up = surroundings_.loop.now() + deadline;
+  auto interval = std::chrono::nanoseconds(std::chrono::microseconds(10));
+  while (!ready() && !dead_ && surroundings_.loop.now() < give_up) {
+    compute(interval);
+    interval = std::min<std::chrono::nanoseconds>(2 * interval, std::chrono::milliseconds(1));
+  }
+  return ready();
 }
 
 void SimulatedRank::wake() {
@@ -149,6 +173,8 @@ SimulatedRank::Part* SimulatedRank::find(const messages::Address& role) const {
 }
 
 core::Result<void> SimulatedRank::start() {
+  if (dead_) return core::fail(core::Errc::aborted, "rank {} is dead", rank_.value);
+  network_ = open_network_();
   for (auto& [address, part] : parts_) {
     supervise([&part = part] { part->host.start(); },
               [&part = part](std::string_view what) { part->host.threw(what); });

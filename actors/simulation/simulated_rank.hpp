@@ -37,23 +37,39 @@ struct SimulatedSurroundings {
   /// An actor takes up to this long before it handles its next message: different seeds, different
   /// interleavings.
   std::chrono::nanoseconds mailbox_delay = std::chrono::microseconds(3);
-  bool checks_order = true;  ///< see SimulationOptions
   /// Called when a role has entered another state; may be empty.
   std::function<void(const messages::Address& role, std::string_view state)> entered = nullptr;
   /// Called when nothing else can end a rank's part in the job.
   std::function<void(core::Rank)> end_process = nullptr;
+  core::Epoch epoch{1};
+  bool goes_on = false;  ///< processes may go on to another epoch
+  /// Asked on rank 0 after each step; may be empty.
+  std::function<bool()> others_stand_by = nullptr;
 };
 
-/// One rank's world in the simulator: its roles, its device, and a fiber for its trainer. Only bytes pass
-/// between ranks.
+/// What a process of the simulation keeps over epochs. The loop outlives it.
+struct SimulatedProcess {
+  SimulatedProcess(EventLoop& loop, gpu::SimulatedDeviceOptions options, bool checks_order);
+  SimulatedProcess(const SimulatedProcess&) = delete;
+  SimulatedProcess& operator=(const SimulatedProcess&) = delete;
+
+  gpu::SimulatedDevice device;
+  std::unique_ptr<gpu::Device> checked;  ///< the same, with its order checked; null: it is not
+  std::function<void(const std::string& what)> touched_out_of_order;
+  gpu::HostLine trainer_line;
+  std::unique_ptr<Keepsake> kept;
+};
+
+/// One rank's world in the simulator, for one epoch: its roles, and a fiber for its trainer. Only bytes pass
+/// between ranks. The process outlives it.
 class SimulatedRank final : public RankWorld, private TrainerPatience, private RoleWitness {
  public:
   SimulatedRank(SimulatedSurroundings surroundings, core::Rank rank, core::WorldSize world,
-                gpu::SimulatedDeviceOptions device);
+                SimulatedProcess& process);
   ~SimulatedRank() override;
 
-  /// Where messages to other ranks go; call it before the trainer runs.
-  void connect(std::unique_ptr<Network> network) { network_ = std::move(network); }
+  /// What opens the network when the session starts; call it before the trainer runs.
+  void connect_with(std::function<std::unique_ptr<Network>()> open) { open_network_ = std::move(open); }
   void on_network(NetworkEvent event);
 
   /// Runs `body` as this rank's trainer.
@@ -66,15 +82,15 @@ class SimulatedRank final : public RankWorld, private TrainerPatience, private R
   bool has_ended() const { return !fiber_ || fiber_->has_ended(); }
   bool is_dead() const { return dead_; }
   const core::Result<void>& result() const { return result_; }
-  gpu::SimulatedDevice& simulated_device() { return device_; }
+  gpu::SimulatedDevice& simulated_device() { return process_.device; }
   InvariantMonitor& monitor() { return surroundings_.monitor; }
 
   core::Rank rank() const override { return rank_; }
   core::WorldSize world_size() const override { return world_; }
-  core::Epoch epoch() const override { return core::Epoch{1}; }
+  core::Epoch epoch() const override { return surroundings_.epoch; }
   const std::string& job() const override { return job_; }
   std::uint64_t unique() override;
-  gpu::Device& device() override { return checked_ ? *checked_ : device_; }
+  gpu::Device& device() override { return process_.checked ? *process_.checked : process_.device; }
   TrainerPatience& patience() override { return *this; }
   core::Result<gpu::CollectiveBackend*> collectives(gpu::Rendezvous& rendezvous) override;
   core::Result<gpu::CollectiveBackend*> host_collectives(gpu::Rendezvous&) override {
@@ -87,6 +103,12 @@ class SimulatedRank final : public RankWorld, private TrainerPatience, private R
   void post(messages::Envelope envelope) override;
   void blame(const messages::Address& role, std::string what) override;
   void close() override;
+  bool has_others_standing_by() override {
+    return surroundings_.others_stand_by && surroundings_.others_stand_by();
+  }
+  bool may_go_on() const override { return surroundings_.goes_on && !dead_; }
+  void keep(std::unique_ptr<Keepsake> kept) override { process_.kept = std::move(kept); }
+  Keepsake* kept() override { return process_.kept.get(); }
   Storage* storage() override { return surroundings_.storage; }
   void run_io(std::function<void()> job) override { run_io(io_, std::move(job)); }
   Storage* local_storage() override;
@@ -109,6 +131,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience, private R
   void is_in(const messages::Address& who, std::string_view state) override;
   void resume_soon();
   void rest();
+  bool wait_for_device(const std::function<bool()>& ready, std::chrono::nanoseconds deadline);
   void deliver(const messages::Envelope& envelope);
   void run_one_message(Part& part);
   template <class Call>
@@ -132,10 +155,9 @@ class SimulatedRank final : public RankWorld, private TrainerPatience, private R
   core::Rank rank_;
   core::WorldSize world_;
   std::string job_ = "simulation";
-  gpu::SimulatedDevice device_;
-  std::unique_ptr<gpu::Device> checked_;  ///< the same, with its order checked; null: it is not
-  gpu::HostLine trainer_line_;
+  SimulatedProcess& process_;
   std::unique_ptr<gpu::CollectiveBackend> collectives_;
+  std::function<std::unique_ptr<Network>()> open_network_;
   std::unique_ptr<Network> network_;
   RandomStream delays_;
   IoQueue io_;
@@ -149,6 +171,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience, private R
   std::map<messages::Address, std::string_view> states_;  ///< of roles that run on the trainer's thread
   std::unique_ptr<Fiber> fiber_;
   core::Result<void> result_;
+  bool is_on_fiber_ = false;
   bool waiting_ = false;
   bool resume_scheduled_ = false;
   bool dead_ = false;

@@ -19,9 +19,29 @@ SimulatedWiresOptions wires_options(const SimulationOptions& options) {
 
 Simulation::Simulation(SimulationOptions options)
     : options_(std::move(options)),
-      loop_(options_.seed),
+      own_loop_(std::make_unique<EventLoop>(options_.seed)),
+      loop_(*own_loop_),
       fabric_(loop_, options_.fabric),
       wires_(loop_, wires_options(options_)) {
+  std::vector<SimulatedProcess*> processes;
+  for (int rank = 0; rank < options_.ranks.value; ++rank) {
+    own_processes_.push_back(
+        std::make_unique<SimulatedProcess>(loop_, options_.device, options_.checks_order));
+    processes.push_back(own_processes_.back().get());
+  }
+  add_ranks(processes);
+}
+
+Simulation::Simulation(SimulationOptions options, EventLoop& loop,
+                       const std::vector<SimulatedProcess*>& processes)
+    : options_(std::move(options)),
+      loop_(loop),
+      fabric_(loop_, options_.fabric),
+      wires_(loop_, wires_options(options_)) {
+  add_ranks(processes);
+}
+
+void Simulation::add_ranks(const std::vector<SimulatedProcess*>& processes) {
   SimulatedSurroundings surroundings{loop_,
                                      fabric_,
                                      monitor_,
@@ -30,14 +50,16 @@ Simulation::Simulation(SimulationOptions options)
                                      options_.local_storages,
                                      options_.io_delay,
                                      options_.local_io_delays};
-  surroundings.checks_order = options_.checks_order;
   surroundings.entered = [this](const auto& role, std::string_view state) { on_state(role, state); };
   surroundings.end_process = [this](core::Rank rank) {
     inject({.kind = SimulatedFault::Kind::kill, .rank = rank});
   };
+  surroundings.epoch = options_.epoch;
+  surroundings.goes_on = options_.goes_on;
+  surroundings.others_stand_by = options_.others_stand_by;
   for (int rank = 0; rank < options_.ranks.value; ++rank) {
-    ranks_.push_back(
-        std::make_unique<SimulatedRank>(surroundings, core::Rank{rank}, options_.ranks, options_.device));
+    ranks_.push_back(std::make_unique<SimulatedRank>(surroundings, core::Rank{rank}, options_.ranks,
+                                                     *processes[static_cast<std::size_t>(rank)]));
   }
 }
 
@@ -45,8 +67,9 @@ Simulation::~Simulation() = default;
 
 void Simulation::connect() {
   for (auto& rank : ranks_) {
-    rank->connect(wires_.open(rank->rank(),
-                              [&rank = *rank](NetworkEvent event) { rank.on_network(std::move(event)); }));
+    rank->connect_with([this, &rank = *rank] {
+      return wires_.open(rank.rank(), [&rank](NetworkEvent event) { rank.on_network(std::move(event)); });
+    });
   }
 }
 

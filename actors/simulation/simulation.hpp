@@ -47,6 +47,9 @@ struct SimulationOptions {
   std::map<int, std::chrono::nanoseconds> local_io_delays;             ///< as above
   std::chrono::nanoseconds time_limit = std::chrono::hours(1);
   std::uint64_t event_limit = 1'000'000'000;
+  core::Epoch epoch{1};
+  bool goes_on = false;                        ///< see SimulatedSurroundings
+  std::function<bool()> others_stand_by = {};  ///< as above
 };
 
 struct SimulationReport {
@@ -69,26 +72,32 @@ class Simulation {
   using Trainer = std::function<core::Result<void>(SimulatedRank& rank)>;
 
   explicit Simulation(SimulationOptions options);
+  /// An epoch of a longer job, whose loop and processes, one per rank, outlive it.
+  Simulation(SimulationOptions options, EventLoop& loop, const std::vector<SimulatedProcess*>& processes);
   ~Simulation();
 
   /// Runs `trainer` as the trainer of every rank, until all have ended. Call it once.
   SimulationReport run(const Trainer& trainer);
+
+  void inject(const SimulatedFault& fault);
 
   SimulatedRank& rank(core::Rank rank) { return *ranks_[static_cast<std::size_t>(rank.value)]; }
   EventLoop& loop() { return loop_; }
   InvariantMonitor& monitor() { return monitor_; }
 
  private:
+  void add_ranks(const std::vector<SimulatedProcess*>& processes);
   void connect();
-  void inject(const SimulatedFault& fault);
   void on_state(const messages::Address& role, std::string_view state);
   void report_stuck(EventLoop::Stop stop);
 
   SimulationOptions options_;
-  EventLoop loop_;
+  std::unique_ptr<EventLoop> own_loop_;  ///< null in a longer job
+  EventLoop& loop_;
   gpu::SimulatedFabric fabric_;
   SimulatedWires wires_;
   InvariantMonitor monitor_;
+  std::vector<std::unique_ptr<SimulatedProcess>> own_processes_;
   std::vector<std::unique_ptr<SimulatedRank>> ranks_;
 };
 

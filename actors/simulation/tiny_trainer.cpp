@@ -293,7 +293,8 @@ core::Result<TinyTrainerResult> train_tiny(RankWorld& world, const TinyTrainerOp
   auto session = TRY(Session::join(world, options.session, tiny_parameters(options, place)));
   TinyTrainer trainer(*session, options, compute);
   TinyTrainerResult result;
-  if (options.restore) result.restored = TRY(session->restore());
+  if (options.recovers) result.restored = TRY(session->recover());
+  if (!result.restored && options.restore) result.restored = TRY(session->restore());
   if (!result.restored) TRY(trainer.initialise());
   if (!options.learned.empty()) TRY(trainer.learn_order());
   auto take_saves = [&] {

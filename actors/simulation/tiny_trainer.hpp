@@ -27,7 +27,8 @@ struct TinyTrainerOptions {
   std::uint64_t seed = 1;        ///< of values and data
   std::int64_t save_every = 0;   ///< steps; 0: never
   std::int64_t local_every = 0;  ///< steps between local saves; 0: never
-  bool restore = false;          ///< begin with the newest checkpoint, if there is one
+  bool recovers = false;         ///< begin with what ranks have in memory, if they have all of it
+  bool restore = false;          ///< otherwise with the newest checkpoint, if there is one
   std::chrono::nanoseconds layer_time = std::chrono::microseconds(50);  ///< of one forward or backward
   /// The order in which layers are used, which the session is not told but learns; empty: that of its
   /// options.

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <string>
 #include <utility>
@@ -19,10 +20,11 @@ struct SimulatedDeviceOptions {
   std::size_t memory_bytes = std::numeric_limits<std::size_t>::max();    ///< allocate() refuses more
 };
 
-/// A device in virtual time. Everything happens in the timeline's single thread and nothing ever blocks. A
-/// task takes its latency and cost, and its body runs at the end of that time: a reader that did not wait for
-/// a writer sees the old bytes, and a writer that did not wait for a reader overwrites what is being read.
-/// Bytes are real, time is not.
+/// A device in virtual time. Everything happens in the timeline's single thread, and nothing blocks but
+/// synchronize() of streams, if somebody lets virtual time pass meanwhile (wait_with()). A task takes its
+/// latency and cost, and its body runs at the end of that time: a reader that did not wait for a writer sees
+/// the old bytes, and a writer that did not wait for a reader overwrites what is being read. Bytes are real,
+/// time is not.
 ///
 /// Destroying a non-empty stream drops the remaining tasks, as the death of a rank does; a Completion that
 /// comes later is ignored. The timeline must outlive the device.
@@ -30,6 +32,11 @@ class SimulatedDevice final : public Device {
  public:
   SimulatedDevice(Timeline& timeline, SimulatedDeviceOptions options)
       : timeline_(timeline), options_(std::move(options)) {}
+
+  /// Returns whether `ready` has become true before the deadline; false at once where nobody can wait.
+  using Wait = std::function<bool(const std::function<bool()>& ready, std::chrono::nanoseconds deadline)>;
+  void wait_with(Wait wait) { wait_ = std::move(wait); }
+  const Wait& waits() const { return wait_; }
 
   /// From now on tasks take `factor` times their duration: an injectable fault. 1 is normal.
   void set_slowdown(double factor);
@@ -56,6 +63,7 @@ class SimulatedDevice final : public Device {
   double slowdown_ = 1;
   std::size_t allocated_bytes_ = 0;
   TaskObserver observer_;
+  Wait wait_;
 };
 
 }  // namespace troupe::gpu

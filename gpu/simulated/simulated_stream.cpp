@@ -147,8 +147,10 @@ void SimulatedStream::notify(std::function<void()> callback) {
   });
 }
 
-core::Result<void> SimulatedStream::synchronize(std::chrono::nanoseconds /*deadline*/) {
+core::Result<void> SimulatedStream::synchronize(std::chrono::nanoseconds deadline) {
   if (queue_->is_empty()) return {};
+  const auto& wait = queue_->device.waits();
+  if (wait && wait([queue = queue_.get()] { return queue->is_empty(); }, deadline)) return {};
   return refuse_to_block(fmt::format("stream '{}' to be empty", queue_->name));
 }
 
