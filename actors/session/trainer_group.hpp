@@ -25,7 +25,8 @@ namespace troupe::actors {
 /// parallelism, of experts, of pipeline stages. The same on all ranks.
 struct TrainerGroupSpec {
   std::string name;  ///< letters, digits, '-' and '_'
-  /// Every rank is in exactly one of these, in group order.
+  /// Every rank is in exactly one of these, in group order. Empty: one group of all ranks, however many an
+  /// epoch has.
   std::vector<std::vector<core::Rank>> members;
 };
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""A rank that stays when another is lost:  stays.py FOLDER STRATEGY STEPS. Writes a line per step, "STEP LOSS PID", to
-FOLDER/rank_N, and at the end the bits of the model to FOLDER/bits_N."""
+"""A rank that stays when another is lost:  stays.py FOLDER STRATEGY STEPS SECONDS. A step takes so many seconds at least.
+Writes a line per step, "STEP LOSS PID", to FOLDER/rank_N, and at the end the bits of the model to FOLDER/bits_N."""
 
 import hashlib
 import os
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -29,6 +30,7 @@ class Model(nn.Module):
 def main():
     torch.set_num_threads(1)
     folder, strategy, steps = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    pace = float(sys.argv[4])
     model = Model()
     with troupe.torch.Trainer(model, strategy=strategy, lanes=6, lr=1e-2, clip_norm=1.0, stays=True,
                               checkpoints=str(folder / "checkpoints")) as trainer:
@@ -41,6 +43,7 @@ def main():
             trainer.restore()
             while trainer.next_step < steps:
                 step = trainer.next_step
+                time.sleep(pace)
                 outcome = trainer.train_step(loss_of)
                 with open(folder / f"rank_{trainer.rank}", "a", encoding="utf8") as file:
                     file.write(f"{step} {outcome.loss.hex()} {os.getpid()}\n")

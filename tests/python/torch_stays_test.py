@@ -18,11 +18,12 @@ PATIENCE = 120
 class Job:
     """Three ranks of stays.py, of which one is killed after some steps; or one rank, undisturbed."""
 
-    def __init__(self, strategy, *flags, ranks=3, victim=None, after=20):
+    def __init__(self, strategy, *flags, ranks=3, fewest=None, victim=None, after=20, pace=0):
         with tempfile.TemporaryDirectory() as folder:
             self.folder = Path(folder)
-            command = [sys.executable, "-m", "troupe.launch", "--standalone", "--nproc-per-node", str(ranks), *flags,
-                       str(HERE / "stays.py"), folder, strategy, str(STEPS)]
+            command = [sys.executable, "-m", "troupe.launch", "--standalone", "--nproc-per-node",
+                       f"{fewest or ranks}:{ranks}", *flags,
+                       str(HERE / "stays.py"), folder, strategy, str(STEPS), str(pace)]
             environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1] / "python" / "src"), "OMP_NUM_THREADS": "1"}
             with open(self.folder / "output", "w", encoding="utf8") as output:
                 job = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
@@ -78,6 +79,14 @@ class Stays(unittest.TestCase):
         job = Job("ddp", "--spares", "1", victim=0)
         self.expect_going_on(job, 0)
         self.assertIn("now, the others stay", job.output)
+
+    def test_a_job_goes_on_with_fewer_ranks_and_then_with_more(self):
+        for strategy in ("ddp", "zero3"):
+            with self.subTest(strategy=strategy):
+                job = Job(strategy, "--max-restarts", "1", "--restart-backoff", "0", fewest=2, victim=2, pace=0.03)
+                self.expect_going_on(job, 2)
+                self.assertIn("the job goes on with 2 ranks", job.output)
+                self.assertIn("the job goes on with 3 ranks, 1 more than before", job.output)
 
     def test_losses_before_the_first_save_begin_anew(self):
         job = Job("zero3", "--max-restarts", "1", victim=1, after=1)

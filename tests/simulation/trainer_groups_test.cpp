@@ -160,6 +160,26 @@ TEST(TrainerGroup, MovesPartsOfAnySizeToItsMembers) {
   EXPECT_EQ(outcome.ranks[3], (std::vector<float>{2, 2, 2, 3}));
 }
 
+TEST(TrainerGroup, WithoutMembersIsOneOfAllRanksHoweverManyThereAre) {
+  for (const int ranks : {1, 2, 3}) {
+    SimulationOptions simulation;
+    simulation.ranks = {ranks};
+    const auto outcome = simulate_job<float>(simulation, [](SimulatedRank& rank) -> core::Result<float> {
+      auto options = square_options(core::Strategy::zero1);
+      options.groups = {{"all", {}}};
+      auto session = TRY(Session::join(rank, options, three_units()));
+      auto& all = *TRY(session->group("all"));
+      std::vector<float> values(1, static_cast<float>(rank.rank().value + 1));
+      TRY(all.wait(TRY(all.all_reduce(bytes_of(values), DType::f32))));
+      TRY(session->leave());
+      return values[0];
+    });
+
+    ASSERT_EQ(problems_of(outcome.report), "") << ranks;
+    for (const float sum : outcome.ranks) EXPECT_EQ(sum, static_cast<float>(ranks * (ranks + 1) / 2));
+  }
+}
+
 TEST(TrainerGroup, CountsWhatItsRankMustGiveToOthers) {
   SimulationOptions simulation;
   simulation.ranks = {3};

@@ -167,7 +167,7 @@ troupe_status troupe_options_add_group(troupe_options* options, const char* name
   return call(error, [&]() -> Result<void> {
     if (options == nullptr) return missing("options");
     if (name == nullptr) return missing("name");
-    if (part_of == nullptr) return missing("part_of");
+    if (part_of == nullptr && ranks > 0) return missing("part_of");
     TrainerGroupSpec group;
     group.name = name;
     for (std::size_t rank = 0; rank < ranks; ++rank) {

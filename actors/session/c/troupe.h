@@ -138,8 +138,9 @@ troupe_status troupe_options_add_setting(troupe_options* options, const char* na
 
 /* Cuts all ranks of the job into groups, for collectives of the trainer's own: part_of[r] is the number of the part
    that rank r is in, and `ranks` the size of the job. Parts are numbered from 0 without gaps; the members of a part
-   are in the order of their ranks. The same on all ranks. `name` has letters, digits, '-' and '_'. The groups "tp",
-   "pp", "cp" and "ep" need not be added: options such as "tensor-parallel" make them. */
+   are in the order of their ranks. The same on all ranks. With `ranks` 0 it is one group of all ranks, however many the
+   job has then. `name` has letters, digits, '-' and '_'. The groups "tp", "pp", "cp" and "ep" need not be added:
+   options such as "tensor-parallel" make them. */
 troupe_status troupe_options_add_group(troupe_options* options, const char* name, const int32_t* part_of, size_t ranks,
                                        troupe_error* error);
 

@@ -76,8 +76,9 @@ class Options:
         """Something that must be the same on all ranks."""
         _c.call("options_add_setting", self._handle, _text(name), _text(value))
 
-    def add_group(self, name: str, part_of: Sequence[int]) -> None:
-        """Cuts the ranks into groups for collectives of the trainer's own."""
+    def add_group(self, name: str, part_of: Sequence[int] = ()) -> None:
+        """Cuts the ranks into groups for collectives of the trainer's own: part_of[r] is the part of rank r. Without it,
+        one group of all ranks, however many the job has then."""
         _c.call("options_add_group", self._handle, _text(name), (ctypes.c_int32 * len(part_of))(*part_of), len(part_of))
 
     def add_experts(self, experts: int, choices: int, tokens: int, exchanges: int = 0) -> None:

@@ -162,8 +162,7 @@ class Trainer:
                 expert=parameter.is_expert, unit=parameter.unit, group=parameter.group or 0)
         for buffer in self._buffers:
             buffer.add_to(options, rank)
-        if ranks > 1:
-            options.add_group(_ALL, [0] * ranks)
+        options.add_group(_ALL)
         with in_store():
             self.session = Session(options)
 
