@@ -41,7 +41,7 @@ class ExpertParameter(Parameter):
             raise invalid(f"requires_grad of parameter {self.name} has changed; set it before the trainer is made")
 
 
-def _is_experts(module: nn.Module) -> bool:
+def is_experts(module: nn.Module) -> bool:
     """As transformers has them: forward(tokens, top_k_index, top_k_weights), and tensors with an axis of experts."""
     own = dict(module.named_parameters())
     count = getattr(module, "num_experts", None)
@@ -249,7 +249,7 @@ def experts_of(model: nn.Module, ranks: int, tokens: Optional[int], lanes: int,
         return []
     rank, world_size = options.place()
     found = [ExpertModule(name, module, _choices_of(model, name), tokens, ranks, rank % ranks)
-             for name, module in model.named_modules() if _is_experts(module)]
+             for name, module in model.named_modules() if is_experts(module)]
     if not found:
         raise invalid(f"expert_tokens is given, and {type(model).__name__} has no experts: modules with num_experts, "
                       "tensors [num_experts, ...] and forward(tokens, top_k_index, top_k_weights)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Iterable, Optional, Sequence
+from typing import Any, Iterable, Mapping, Optional, Sequence
 
 import torch
 from torch import nn
@@ -30,10 +30,10 @@ class Parameter:
 
     is_expert = False
 
-    def __init__(self, name: str, tensor: nn.Parameter) -> None:
+    def __init__(self, name: str, tensor: nn.Parameter, shape: Optional[Sequence[int]] = None) -> None:
         self.name = name
         self.tensor = self.origin = tensor
-        self.shape = self.whole_shape = tuple(tensor.shape)
+        self.shape = self.whole_shape = tuple(tensor.shape if shape is None else shape)
         self.dtype = tensor.dtype
         self.is_frozen = not tensor.requires_grad
         self.number = -1
@@ -158,8 +158,10 @@ class Buffer:
             self.tensor.copy_(self.kept)
 
 
-def parameters_of(model: nn.Module, experts: Iterable[Parameter]) -> list[Parameter]:
-    """In the model's order, which should be that of forward; tied ones once, and experts' one by one."""
+def parameters_of(model: nn.Module, experts: Iterable[Parameter],
+                  shapes: Mapping[int, Sequence[int]]) -> list[Parameter]:
+    """In the model's order, which should be that of forward; tied ones once, and experts' one by one. `shapes` are those
+    of tensors that have no memory yet, by identity."""
     found: list[Parameter] = []
     parts: dict[int, list[Parameter]] = {}
     for part in experts:
@@ -169,7 +171,7 @@ def parameters_of(model: nn.Module, experts: Iterable[Parameter]) -> list[Parame
             raise Error(Status.UNAVAILABLE, f"parameter {name} is a {type(tensor).__name__} of "
                         f"{type(tensor.data).__name__}; expected a plain tensor: give the model before anything shards "
                         "or quantises it, and after its lazy modules have seen an input")
-        for parameter in parts.get(id(tensor), [Parameter(name, tensor)]):
+        for parameter in parts.get(id(tensor), [Parameter(name, tensor, shapes.get(id(tensor)))]):
             parameter.check()
             found.append(parameter)
     if not any(not parameter.is_frozen for parameter in found):

@@ -15,6 +15,7 @@ from troupe.session import Options, Outcome, Restored, SaveResult, Session
 from troupe.torch.data import LaneBatches
 from troupe.torch.experts import experts_of
 from troupe.torch.meeting import in_store
+from troupe.torch.meta import Init, Unfilled
 from troupe.torch.parameters import (PARAMETER_DTYPES, Parameter, buffers_of, first_rank_with_values, parameters_of,
                                      share_first_values)
 from troupe.torch.units import PARAMETERS_SHARDED, SHARDED, Gates, Units, units_of
@@ -66,6 +67,9 @@ class Trainer:
         not depend on how many ranks share them.
     stays: this process stays when another rank is lost, and goes on in run(), under `python -m troupe.launch` with
         --max-restarts or --spares.
+    init: called on rank 0 for each module that was built under torch.device("meta"), to fill its own tensors in place;
+        one after the other, so that no rank ever has the whole model. By default transformers' `_init_weights`, or the
+        module's reset_parameters().
     settings: what else must be the same on all ranks, such as a hash of the data.
     options: any other option of troupe.h, such as wire_dtype="bf16" or keep_last=3.
 
@@ -78,7 +82,7 @@ class Trainer:
                  groups: Sequence[Mapping[str, Any]] = (), clip_norm: float = 0.0,
                  unused_parameters: str = "refuse", units: Units = None, checkpoints: Optional[str] = None,
                  seed: Optional[int] = 0, expert_parallel: int = 1, expert_tokens: Optional[int] = None,
-                 stays: bool = False, settings: Optional[Mapping[str, Any]] = None, **options: Any) -> None:
+                 stays: bool = False, init: Init = None, settings: Optional[Mapping[str, Any]] = None, **options: Any) -> None:
         if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             raise invalid(f"expected the model itself, found a {type(model).__name__}: give model.module")
         if options.get("device", "host") != "host":
@@ -91,8 +95,10 @@ class Trainer:
         self.model, self.lr = model, lr
         self._seed, self._zeros = seed, unused_parameters == "zeros"
         made = Options()
+        self._unfilled = Unfilled(model, init)
         self._experts = experts_of(model, expert_parallel, expert_tokens, lanes, made)
-        self._parameters = parameters_of(model, (part for module in self._experts for part in module.parameters.values()))
+        self._parameters = parameters_of(model, (part for module in self._experts for part in module.parameters.values()),
+                                         self._unfilled.shapes)
         self._buffers = buffers_of(model)
         self._is_open = True
         self._step: Optional[Step] = None
@@ -181,21 +187,31 @@ class Trainer:
         self._gates.empty()
 
     def _write_first_values(self, has_values: bool) -> None:
-        session = self.session
-        origins = [parts[0] for parts in self._by_tensor().values()]
+        session, by_tensor = self.session, self._by_tensor()
         first = 0 if session.world_size == 1 else first_rank_with_values(session, _ALL, has_values)
         # Processes that stayed have none any more: if no other came, only a checkpoint has values.
         self._needs_checkpoint = first is None
         if first is None:
             return
+
+        def share(tensors: Iterable[torch.Tensor], source: int = first) -> None:
+            if session.world_size > 1:
+                share_first_values(session, _ALL, tensors, source)
+
+        def write(tensors: Iterable[torch.Tensor]) -> None:
+            for tensor in tensors:
+                for parameter in by_tensor[id(tensor)]:
+                    parameter.write(session, parameter.part_of(tensor))
+
+        filled = [parts[0] for tensor, parts in by_tensor.items() if tensor not in self._unfilled.shapes]
         if not has_values:
-            for part in origins:
+            for part in filled:
                 part.origin.data = torch.empty(part.whole_shape, dtype=part.dtype)
-        if session.world_size > 1:
-            share_first_values(session, _ALL, [*(part.origin for part in origins),
-                                               *(buffer.tensor for buffer in self._buffers)], first)
-        for parameter in self._parameters:
-            parameter.write(session, parameter.part_of(parameter.origin))
+        share([*(part.origin for part in filled), *(buffer.tensor for buffer in self._buffers)])
+        write(part.origin for part in filled)
+        for tensors in self._unfilled.fill(session.rank == first):
+            share(tensors)
+            write(tensors)
 
     def _resident(self) -> list[Parameter]:
         """Those which the session keeps whole."""

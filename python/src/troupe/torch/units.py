@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator, Optional, Sequence, Union
+import math
+from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
 
 import torch
 from torch import nn
@@ -24,8 +25,8 @@ class Unit:
         self.name, self.module, self.parameters = name, module, parameters
 
 
-def _outermost_list(model: nn.Module) -> list[nn.Module]:
-    """The children of the ModuleList with the most parameters that lies in no other."""
+def _outermost_list(model: nn.Module, elements: Mapping[int, int]) -> list[nn.Module]:
+    """The children of the ModuleList with the most parameters that lies in no other; `elements` by identity of those."""
     best: list[nn.Module] = []
     most, within = 0, ""
     for name, module in model.named_modules():
@@ -33,17 +34,17 @@ def _outermost_list(model: nn.Module) -> list[nn.Module]:
             continue
         if isinstance(module, nn.ModuleList):
             within = name + "."
-            count = sum(parameter.numel() for parameter in module.parameters())
+            count = sum(elements.get(id(parameter), 0) for parameter in module.parameters())
             if count > most:
                 best, most = list(module), count
     return best
 
 
-def _modules_of(model: nn.Module, units: Units) -> list[nn.Module]:
+def _modules_of(model: nn.Module, units: Units, elements: Mapping[int, int]) -> list[nn.Module]:
     """What `units` names: modules, their classes, or the names of their classes."""
     chosen: list[Any] = list(units) if units is not None else sorted(getattr(model, "_no_split_modules", None) or ())
     if not chosen:
-        found = _outermost_list(model) if units is None else []
+        found = _outermost_list(model, elements) if units is None else []
     elif all(isinstance(unit, nn.Module) for unit in chosen):
         found = chosen
     else:
@@ -60,7 +61,8 @@ def _modules_of(model: nn.Module, units: Units) -> list[nn.Module]:
 def units_of(model: nn.Module, parameters: list[Parameter], units: Units) -> list[Unit]:
     """The units, in the order of forward; sets Parameter.unit. A parameter that is also read elsewhere, such as a tied
     embedding, belongs to none."""
-    modules = _modules_of(model, units)
+    elements = {id(parameter.origin): math.prod(parameter.whole_shape) for parameter in parameters}
+    modules = _modules_of(model, units, elements)
     names = {id(module): name for name, module in model.named_modules()}
     for module in modules:
         if id(module) not in names:
