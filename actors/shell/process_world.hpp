@@ -85,7 +85,7 @@ class ProcessWorld {
   /// this process. Then join again and begin as a process that was started again does: write first values,
   /// restore(), and take the next step; all memory of the session before is gone, and rank() and world_size()
   /// may have changed. Returns `why` where it says nothing about another rank, or the launcher starts all
-  /// processes anew. Blocks for up to two seconds.
+  /// processes anew. Blocks for up to ten seconds, over several nodes for up to twenty.
   core::Result<void> form_anew(const core::Error& why);
 
   /// What Session::join() takes.

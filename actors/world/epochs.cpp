@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "actors/world/leave_signal.hpp"
 #include "actors/world/variables.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"
@@ -134,6 +135,7 @@ Result<NextEpoch> EpochFiles::await_epoch_after(core::Epoch over, std::chrono::n
     const auto next = announced(epoch_);
     if (next && next->epoch > over) return *next;
     if (job_ends()) return core::fail(core::Errc::unavailable, "the launcher ends all processes of the job");
+    if (LeaveSignal::is_asked()) return core::fail(core::Errc::unavailable, "the job was asked to leave");
     if (std::chrono::steady_clock::now() >= give_up)
       return core::fail(core::Errc::unavailable, "the launcher has begun no epoch after {}", over.value);
     std::this_thread::sleep_for(kBetweenLooks);

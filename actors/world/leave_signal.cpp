@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <iterator>
@@ -18,6 +19,8 @@ namespace {
 
 /// For a trainer that has noticed the failure itself and is about to report it.
 constexpr auto kGrace = std::chrono::milliseconds(500);
+
+std::atomic<bool> asked_to_leave = false;
 
 /// What the launcher wrote; empty if no rank has failed.
 std::optional<std::string> read_failure(const std::optional<std::string>& path) {
@@ -63,6 +66,10 @@ void LeaveSignal::listen() {
   listens_ = true;
 }
 
+bool LeaveSignal::is_asked() {
+  return asked_to_leave;
+}
+
 void LeaveSignal::on_signal() {
   const auto failure = read_failure(failure_file_);
   std::unique_lock lock(mutex_);
@@ -71,6 +78,7 @@ void LeaveSignal::on_signal() {
     if (!over_) end_with_the_job(*failure);
   } else if (listens_) {
     lock.unlock();
+    asked_to_leave = true;
     leave_();
   } else {
     end_as_any_other_process();

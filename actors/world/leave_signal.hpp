@@ -28,6 +28,8 @@ class LeaveSignal {
 
   /// From now on the trainer handles requests to leave.
   void listen();
+  /// Whether `leave` was called, of any object of this process.
+  static bool is_asked();
 
  private:
   void on_signal();

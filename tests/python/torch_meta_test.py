@@ -108,7 +108,7 @@ class OnMeta(unittest.TestCase):
                 model = nn.Sequential(nn.Linear(2, 3), Doubling())
             try:
                 with Trainer(model, **options):
-                    return [float(value) for value in model[1].weight]
+                    return model[1].weight.tolist()
             except troupe.Error as error:
                 return str(error)
 
