@@ -10,6 +10,7 @@
 #include "apps/command_line/options.hpp"
 #include "apps/command_line/say.hpp"
 #include "apps/troupe/plan/capacity_report.hpp"
+#include "apps/troupe/plan/goodput.hpp"
 #include "apps/troupe/plan/layout_report.hpp"
 #include "apps/troupe/plan/program_report.hpp"
 #include "apps/troupe/plan/quantities.hpp"
@@ -271,6 +272,44 @@ void add_capacity(CLI::App& plan, int& exit_code) {
   command->callback([arguments, &exit_code] { print("capacity", report_capacity(*arguments), exit_code); });
 }
 
+void add_goodput(CLI::App& plan, int& exit_code) {
+  auto* command = plan.add_subcommand("goodput", "What failures cost a long job, and how often to save");
+  const auto a = std::make_shared<GoodputArguments>();  // owned by the command's callback
+  constexpr core::Bounds<double> kSeconds{0, 1e7};
+  const auto number = [&](const char* name, auto& target, auto bounds, const char* help) {
+    add_number(*command, name, target, bounds, help)->capture_default_str();
+  };
+  number("--ranks", a->ranks, kRanks, "Devices of the job");
+  number("--node-ranks", a->node_ranks, kRanks, "Devices of a node");
+  number("--spare-nodes", a->spare_nodes, core::Bounds<int>{0, 1 << 16}, "Nodes whose devices stand by");
+  number("--fewest-nodes", a->fewest_nodes, core::Bounds<int>{0, 1 << 20},
+         "The job goes on with so many at least; 0: with all");
+  number("--mtbf-per-device", a->mtbf_hours, core::Bounds<double>{1, 1e9},
+         "Hours between failures of a device, with its part of the node");
+  number("--node-share", a->node_share, core::Bounds<double>{0, 1},
+         "Of the failures that cost a node; others end one process");
+  number("--repair-hours", a->repair_hours, core::Bounds<double>{0, 1e5}, "Until a node is back");
+  number("--notice", a->notice, kSeconds, "Seconds until a failure is known");
+  number("--form", a->form, kSeconds, "Seconds until the ranks of the next epoch are connected");
+  number("--start", a->start, kSeconds, "Seconds until a process could join");
+  number("--load", a->load, kSeconds, "Seconds of loading a checkpoint");
+  number("--take", a->take, kSeconds, "Seconds of taking state from other ranks' memory");
+  command->add_flag("--replicated", a->replicated, "Each rank's state is in the memory of another one, too");
+  command->add_flag("!--restart", a->in_place, "All processes are started anew after each failure");
+  number("--save-every", a->save_every, kSeconds, "Seconds between saves; 0: the interval that loses least");
+  number("--stall", a->stall, kSeconds, "Seconds for which a save stops training");
+  number("--write", a->write, kSeconds, "Seconds until a save can be loaded");
+  number("--days", a->days, core::Bounds<double>{0.01, 3650}, "Of the job");
+  number("--runs", a->runs, core::Bounds<int>{1, 10'000}, "Of which the mean is shown");
+  number("--seed", a->seed, kAnyNumber<std::uint64_t>, "Of the first run");
+  command->add_flag("--json", a->json, "Print JSON");
+  command->footer(
+      "Failures come at random, and the launcher's own machine decides what is done about each.\n"
+      "Example, the 16,384 GPUs and 419 interruptions in 54 days of Llama 3:\n"
+      "  troupe plan goodput --ranks 16384 --mtbf-per-device 50673 --spare-nodes 16");
+  command->callback([a, &exit_code] { print("goodput", report_goodput(*a), exit_code); });
+}
+
 }  // namespace
 
 void add_plan_command(CLI::App& troupe, int& exit_code) {
@@ -281,6 +320,7 @@ void add_plan_command(CLI::App& troupe, int& exit_code) {
   add_check(*plan, exit_code);
   add_capacity(*plan, exit_code);
   add_schedule_command(*plan, exit_code);
+  add_goodput(*plan, exit_code);
 }
 
 }  // namespace troupe::apps
