@@ -47,10 +47,10 @@ core::Result<void> ask_to_wait(const std::filesystem::path& file, core::Epoch ep
 /// From a process to the launcher, once it has begun a step, or would go on in another epoch.
 struct Membership {
   enum class State : std::uint8_t {
-    left,      ///< it takes no part any more
-    training,  ///< it has begun a step; if a peer were lost, it would go on in another epoch
-    waiting,   ///< its session has ended because of a peer: it waits for the next epoch
-    forming,   ///< it begins, and leaves this epoch for a later one as soon as there is one
+    left,       ///< it takes no part any more
+    training,   ///< it has begun a step; if a peer were lost, it would go on in another epoch
+    waiting,    ///< its session has ended because of a peer: it waits for the next epoch
+    forming,    ///< it begins, and leaves this epoch for a later one as soon as there is one
     stands_by,  ///< it has no rank, and is ready to take one
     given_up    ///< as waiting, but it has lost a peer before the epoch was formed
   };

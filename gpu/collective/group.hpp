@@ -141,8 +141,9 @@ struct Posting {
 /// A communicator: the members of one epoch that run collectives together. All members post the same
 /// operations in the same order. Streams continue past a failed operation, so the poster must check the
 /// status: its output is then undefined, but for what an all_gather, or a broadcast's root, has as its input
-/// too. So a rank's own part of a gathered buffer outlives whatever happens to the others. After any failure other than Errc::invalid_argument the group is
-/// unusable and every later operation ends in the first error: create a new group in a new epoch.
+/// too. So a rank's own part of a gathered buffer outlives whatever happens to the others. After any failure
+/// other than Errc::invalid_argument the group is unusable and every later operation ends in the first error:
+/// create a new group in a new epoch.
 class Group {
  public:
   virtual ~Group() = default;

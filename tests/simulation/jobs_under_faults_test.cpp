@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 using testing::HasSubstr;
 using Kind = JobFault::Kind;
 
-/// Of a job that trains the tiny model.
+/// What a job that trains the tiny model leaves behind.
 struct Trained {
   SimulatedJobReport report;
   std::uint64_t state_hash = 0;     ///< as the last rank said that came to the end

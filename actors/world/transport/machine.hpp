@@ -89,8 +89,8 @@ class TransportMachine {
 
   /// Says farewell after what was sent before. Messages of the peer still arrive until its own farewell.
   void leave(Time now);
-  /// Ends immediately: for a peer that breaks the rules. An acceptor tells it why during the handshake; not if
-  /// that is Errc::aborted, since whoever comes to a job that is ending may belong to what follows it.
+  /// Ends immediately: for a peer that breaks the rules. An acceptor tells it why during the handshake; not
+  /// if that is Errc::aborted, since whoever comes to a job that is ending may belong to what follows it.
   void fail(core::Error why);
 
   /// The next bytes for the wire, at most `limit`.

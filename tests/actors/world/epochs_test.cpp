@@ -81,8 +81,8 @@ TEST_F(Epochs, AreNotAwaitedWhereTheLauncherEndsAllProcesses) {
 TEST_F(Epochs, ShowWhoTakesPartAndWouldStay) {
   EXPECT_FALSE(declared(member_));
   using State = Membership::State;
-  for (const auto state : {State::training, State::waiting, State::left, State::forming, State::stands_by,
-                           State::given_up}) {
+  for (const auto state :
+       {State::training, State::waiting, State::left, State::forming, State::stands_by, State::given_up}) {
     ASSERT_TRUE(files().declare_membership({core::Epoch{9}, state}));
     EXPECT_EQ(declared(member_), (Membership{core::Epoch{9}, state}));
   }

@@ -219,8 +219,10 @@ void Follower::exited(int slot, ExitStatus status) {
   const auto rank = static_cast<int>(seat - generation_.seats.begin());
   auto report = local_.report(slot, {rank, ended.generation, {}, status, clock_.now()});
   for (std::string& line : report.last_error_lines) line = cut(std::move(line));
-  Exited message{ended.generation,          slot,           status.code, status.signal, report.pid,
-                 cut(report.error_message), report.meaning, report.last_error_lines};
+  Exited message{ended.generation, slot,
+                 status.code,      status.signal,
+                 report.pid,       cut(report.error_message),
+                 report.meaning,   report.last_error_lines};
   if (state_ == State::following) {
     if (job_.keeps_processes) tell_members();
     link_->send(message);

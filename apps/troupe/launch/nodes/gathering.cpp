@@ -145,7 +145,8 @@ void Leader::attach(int node, const std::shared_ptr<NodeLink>& link) {
 
 /// A launcher that comes while the job runs: one that was lost, or one in its place.
 void Leader::take_back(const std::shared_ptr<NodeLink>& link, Hello hello) {
-  // Where nodes come and go, a launcher's number is the one that it got, unless another has got it since then.
+  // Where nodes come and go, a launcher's number is the one that it got, unless another has got it since
+  // then.
   int node = hello.node;
   const auto is_of_another = [&] {
     return node > 0 && node < job_.place.nodes && nodes_[static_cast<std::size_t>(node)].link &&
