@@ -56,7 +56,7 @@ struct GoodputRun {
 core::Result<GoodputRun> simulate_goodput(const GoodputArguments& arguments, double save_every,
                                           std::uint64_t seed);
 
-/// Of several runs, and of other intervals between saves.
+/// The mean of several runs, and the same for other intervals between saves.
 core::Result<std::string> report_goodput(const GoodputArguments& arguments);
 
 }  // namespace troupe::apps
