@@ -19,6 +19,14 @@ namespace troupe::actors {
 using core::Errc;
 using core::Result;
 
+void complete_groups(std::vector<TrainerGroupSpec>& groups, core::WorldSize world) {
+  for (auto& group : groups) {
+    if (!group.members.empty()) continue;
+    auto& all = group.members.emplace_back();
+    for (int rank = 0; rank < world.value; ++rank) all.push_back({rank});
+  }
+}
+
 Result<void> check_groups(const std::vector<TrainerGroupSpec>& groups, core::WorldSize world) {
   std::set<std::string> names;
   for (const auto& group : groups) {

@@ -19,6 +19,8 @@
 
 namespace troupe::actors {
 
+/// A group without members is one of all ranks.
+void complete_groups(std::vector<TrainerGroupSpec>& groups, core::WorldSize world);
 /// What cannot be about the groups of a job.
 core::Result<void> check_groups(const std::vector<TrainerGroupSpec>& groups, core::WorldSize world);
 /// What ranks compare when they join: one line for each.

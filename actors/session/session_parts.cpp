@@ -71,11 +71,7 @@ Session::Parts::Parts(RankWorld& rank_world, SessionOptions wanted, TrainingPlan
       inbox(static_cast<std::uint32_t>(plan.buckets.size()), world.patience()),
       pace(kPaceInterval + world.world_size().value * kPaceIntervalPerRank) {
   inbox.record_to(world.recorder());
-  for (auto& group : options.groups) {
-    if (!group.members.empty()) continue;
-    auto& all = group.members.emplace_back();
-    for (int rank = 0; rank < world.world_size().value; ++rank) all.push_back({rank});
-  }
+  complete_groups(options.groups, world.world_size());
   if (!options.trace) return;
   tracer = std::make_unique<Tracer>([&device = world.device()] { return device.now(); });
   world.device().observe([to = tracer.get()](const gpu::TaskRecord& task) {

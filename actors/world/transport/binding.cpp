@@ -3,12 +3,19 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <string>
+#include <system_error>
+#include <vector>
 
 #include "actors/world/own_address.hpp"
+#include "core/errors.hpp"
 
 namespace troupe::actors {
 
 using asio::ip::tcp;
+using core::Errc;
+
+namespace {
 
 std::vector<tcp::endpoint> places_to_bind(const tcp::resolver::results_type& found,
                                           const TcpOptions& options) {
@@ -30,6 +37,28 @@ std::error_code bind_to(const tcp::endpoint& endpoint, tcp::acceptor& acceptor) 
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(tcp::acceptor::max_listen_connections, error);
   return error;
+}
+
+}  // namespace
+
+core::Result<void> listen_at(const TcpOptions& options, tcp::resolver& resolver, tcp::acceptor& acceptor) {
+  std::error_code error;
+  const auto found =
+      resolver.resolve(options.address, std::to_string(options.port), tcp::resolver::numeric_service, error);
+  if (error) {
+    return core::fail(Errc::invalid_argument,
+                      "rank 0 is to listen at \"{}\", which is not known here: {}; set MASTER_ADDR to a name "
+                      "or an address of the host of rank 0",
+                      options.address, error.message());
+  }
+  for (const auto& place : places_to_bind(found, options)) {
+    error = bind_to(place, acceptor);
+    // A name may also mean addresses that this host does not have; the others come to one that it has.
+    if (error != std::errc::address_not_available && error != std::errc::address_family_not_supported) break;
+  }
+  if (!error) return {};
+  return core::fail(Errc::io, "rank 0 cannot listen at {} port {}: {}; choose another port or address",
+                    options.address, options.port, error.message());
 }
 
 }  // namespace troupe::actors

@@ -135,24 +135,7 @@ class TcpNetwork::Shell {
 };
 
 core::Result<void> TcpNetwork::Shell::bind() {
-  std::error_code error;
-  const auto found = resolver_.resolve(options_.address, std::to_string(options_.port),
-                                       tcp::resolver::numeric_service, error);
-  if (error) {
-    return core::fail(Errc::invalid_argument,
-                      "rank 0 is to listen at \"{}\", which is not known here: {}; set MASTER_ADDR to a name "
-                      "or an address of the host of rank 0",
-                      options_.address, error.message());
-  }
-  for (const auto& place : places_to_bind(found, options_)) {
-    error = bind_to(place, acceptor_);
-    // A name may also mean addresses that this host does not have; the others come to one that it has.
-    if (error != std::errc::address_not_available && error != std::errc::address_family_not_supported) break;
-  }
-  if (error) {
-    return core::fail(Errc::io, "rank 0 cannot listen at {} port {}: {}; choose another port or address",
-                      options_.address, options_.port, error.message());
-  }
+  TRY(listen_at(options_, resolver_, acceptor_));
   const auto bound = acceptor_.local_endpoint();
   port_ = bound.port();
   options_.log.info(
@@ -231,11 +214,9 @@ void TcpNetwork::Shell::accept() {
 /// Strangers must not use up the descriptors, and those who say nothing not keep the job's ranks out.
 void TcpNetwork::Shell::make_room() {
   if (wires_.size() < 2 * static_cast<std::size_t>(options_.router.world.value) + 16) return;
-  std::optional<Id> stranger;
-  {
-    std::lock_guard lock(mutex_);
-    stranger = router_.oldest_stranger();
-  }
+  std::unique_lock lock(mutex_);
+  const auto stranger = router_.oldest_stranger();
+  lock.unlock();
   const auto found = stranger ? wires_.find(*stranger) : wires_.end();
   if (found != wires_.end()) finish(found->first, WirePointer(found->second));
 }
