@@ -37,6 +37,13 @@ Result<void> check(const GoodputArguments& a) {
   if (a.fewest_nodes > a.ranks / a.node_ranks)
     return core::fail(Errc::invalid_argument, "--fewest-nodes is {}, but the job has {} nodes",
                       a.fewest_nodes, a.ranks / a.node_ranks);
+  constexpr double kMostFailures = 1e5;
+  const double failures = a.days * 24 * a.ranks / a.mtbf_hours;
+  if (failures > kMostFailures)
+    return core::fail(Errc::invalid_argument,
+                      "{:.3g} failures in {:g} days are more than {:g}: give fewer --days or --ranks, or a "
+                      "longer --mtbf-per-device",
+                      failures, a.days, kMostFailures);
   return {};
 }
 
@@ -84,7 +91,7 @@ class Job {
     config.fewest_nodes = a.fewest_nodes == 0 ? config.nodes : a.fewest_nodes;
     config.fewest_ranks = config.fewest_nodes * a.node_ranks;
     config.nodes += a.spare_nodes;
-    config.in_place = a.in_place;
+    config.in_place = !a.restart;
     config.max_restarts = 1 << 30;
     config.no_progress_limit = 1 << 28;
     config.node_patience = nanoseconds(1e9);
@@ -130,7 +137,7 @@ class Job {
     const int slot = static_cast<int>(random_.below(static_cast<std::uint32_t>(nodes() * a_.node_ranks)));
     const int node = slot / a_.node_ranks;
     if (absent_.contains(node)) return;
-    const bool all_stay = a_.in_place && state_ != State::waiting;
+    const bool all_stay = !a_.restart && state_ != State::waiting;
     const actors::Standing standing{state_ == State::training, all_stay};
     const auto now = nanoseconds(now_);
     machine_.committed(static_cast<std::int64_t>(++reported_));

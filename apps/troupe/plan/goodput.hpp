@@ -23,12 +23,12 @@ struct GoodputArguments {
   double load = 120;           ///< of a checkpoint by all ranks
   double take = 5;             ///< of a lost rank's state from its replicas' memory
   bool replicated = false;     ///< each rank's state is in the memory of another one, too
-  bool in_place = true;        ///< processes that were not hit stay
+  bool restart = false;        ///< all processes are started anew after each failure
   double save_every = 0;       ///< 0: the interval that loses least
   double stall = 1;            ///< of training, per save
   double write = 60;           ///< from the stall until the save can be loaded
   double days = 54;
-  int runs = 20;
+  int runs = 5;
   std::uint64_t seed = 1;
   bool json = false;
 };

@@ -288,14 +288,14 @@ void add_goodput(CLI::App& plan, int& exit_code) {
          "Hours between failures of a device, with its part of the node");
   number("--node-share", a->node_share, core::Bounds<double>{0, 1},
          "Of the failures that cost a node; others end one process");
-  number("--repair-hours", a->repair_hours, core::Bounds<double>{0, 1e5}, "Until a node is back");
+  number("--repair-hours", a->repair_hours, core::Bounds<double>{0.01, 1e5}, "Until a node is back");
   number("--notice", a->notice, kSeconds, "Seconds until a failure is known");
   number("--form", a->form, kSeconds, "Seconds until the ranks of the next epoch are connected");
   number("--start", a->start, kSeconds, "Seconds until a process could join");
   number("--load", a->load, kSeconds, "Seconds of loading a checkpoint");
   number("--take", a->take, kSeconds, "Seconds of taking state from other ranks' memory");
   command->add_flag("--replicated", a->replicated, "Each rank's state is in the memory of another one, too");
-  command->add_flag("!--restart", a->in_place, "All processes are started anew after each failure");
+  command->add_flag("--restart", a->restart, "All processes are started anew after each failure");
   number("--save-every", a->save_every, kSeconds, "Seconds between saves; 0: the interval that loses least");
   number("--stall", a->stall, kSeconds, "Seconds for which a save stops training");
   number("--write", a->write, kSeconds, "Seconds until a save can be loaded");
