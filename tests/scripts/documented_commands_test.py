@@ -21,6 +21,7 @@ SHORTER = {
     "bench collectives": " --bytes 4096,1048576",
     "simulate": " --json",
 }
+EXIT_CODES = {"diagnose": 3}  # there is no record: no job has failed
 
 
 def documented_commands():
@@ -46,8 +47,9 @@ def main(binaries):
                 command = command.replace(word, stands_for)
             done = subprocess.run(command, shell=True, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                   timeout=100, check=False)
-            print("ok    " if done.returncode == 0 else "FAILED", shown)
-            if done.returncode != 0:
+            expected = next((code for key, code in EXIT_CODES.items() if key in shown), 0)
+            print("ok    " if done.returncode == expected else "FAILED", shown)
+            if done.returncode != expected:
                 print(done.stdout.decode(errors="replace"))
                 failed += 1
     return 1 if failed else 0
