@@ -55,6 +55,7 @@ const std::map<std::string, Given> kGiven = {
       {"--batch", "1"},
       {"--evaluation-batches", "1"},
       {"--sample-bytes", "1"}}},
+    {"troupe diagnose", {{"PLACE", "saved"}}},
     {"troupe plan layout", {{"--sizes", "5,6"}}},
     {"troupe plan program", {{"--units", "2"}}},
     {"troupe plan capacity", {{"--units", "2"}}},

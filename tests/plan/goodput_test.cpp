@@ -14,6 +14,7 @@ using testing::HasSubstr;
 GoodputArguments small_job() {
   GoodputArguments arguments;
   arguments.ranks = 64;
+  arguments.runs = 20;
   arguments.mtbf_hours = 200;
   arguments.node_share = 0;
   arguments.write = 90;  // more than one of the intervals below
