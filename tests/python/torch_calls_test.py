@@ -196,7 +196,6 @@ REFUSED = [
     (lambda: Trainer(linear(), tensor_parallel=2), "leave out tensor_parallel"),
     (lambda: Trainer(linear(), lanes=4).batch_sampler(10, 3), "a step takes 4 lanes of 3 samples, and there are 10"),
     (lambda: Trainer(linear().double()), "parameter 0.weight is torch.float64"),
-    (lambda: Trainer(linear().to("meta")), "parameter 0.weight is on meta"),
     (lambda: Trainer(linear().requires_grad_(False)), "no parameter that requires a gradient"),
     (lambda: Trainer(linear(), groups=[{"params": [nn.Parameter(torch.ones(3))]}]), "not a parameter of the model"),
     (lambda: Trainer(linear(), groups=[{"params": [], "lr": 1}]), "parameter groups have no option lr"),
