@@ -42,6 +42,20 @@ double seconds_of(std::chrono::nanoseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 
+core::Result<void> check(const SimulatedJobOptions& options) {
+  if (options.ranks < 1 || options.fewest_ranks < 0 || options.fewest_ranks > options.ranks) {
+    return core::fail(
+        core::Errc::invalid_argument,
+        "a simulated job has {} ranks, and {} at least; expected one rank or more, and from 0 to "
+        "as many at least",
+        options.ranks, options.fewest_ranks);
+  }
+  const auto bad = std::ranges::find_if(
+      options.faults, [](const JobFault& fault) { return fault.rank.value < 0 || fault.at.count() < 0; });
+  if (bad == options.faults.end()) return {};
+  return core::fail(core::Errc::invalid_argument, "{}: ranks and moments count from 0", to_string(*bad));
+}
+
 class JobUnderFaults {
  public:
   using Train = std::function<core::Result<void>(RankWorld& world)>;
@@ -51,10 +65,7 @@ class JobUnderFaults {
         train_(train),
         loop_(options.seed),
         random_(options.seed, "job", "faults"),
-        disk_({.seed = options.seed, .name = "checkpoints"}) {
-    CHECK(options.ranks > 0 && options.fewest_ranks <= options.ranks,
-          "a simulated job has a rank at least, and not more of them than ranks");
-  }
+        disk_({.seed = options.seed, .name = "checkpoints"}) {}
 
   SimulatedJobReport run() {
     for (const auto& fault : all_faults())
@@ -251,6 +262,7 @@ std::string to_string(const JobFault& fault) {
 
 SimulatedJobReport simulate_job(const SimulatedJobOptions& options,
                                 const std::function<core::Result<void>(RankWorld& world)>& train) {
+  if (auto good = check(options); !good) return {.end = std::move(good)};
   return JobUnderFaults(options, train).run();
 }
 

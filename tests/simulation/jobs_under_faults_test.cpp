@@ -141,6 +141,20 @@ TEST(JobUnderFaults, EndsWithAnErrorThatNoLossExplains) {
   EXPECT_EQ(report.epochs, 1);
 }
 
+TEST(JobUnderFaults, RefusesOptionsThatCannotBe) {
+  const auto refused = [](const SimulatedJobOptions& options) {
+    const auto report = simulate_job(options, [](RankWorld&) { return core::Result<void>(); });
+    return !report.end && report.end.error().code == core::Errc::invalid_argument;
+  };
+
+  EXPECT_TRUE(refused({.ranks = 0}));
+  EXPECT_TRUE(refused({.ranks = 2, .fewest_ranks = 3}));
+  EXPECT_TRUE(refused({.ranks = 2, .fewest_ranks = -1}));
+  EXPECT_TRUE(refused({.faults = {{Kind::kill, {-1}, milliseconds(1)}}}));
+  EXPECT_TRUE(refused({.faults = {{Kind::kill, {0}, milliseconds(-1)}}}));
+  EXPECT_FALSE(refused({}));
+}
+
 TEST(JobUnderFaults, IsReplayedExactly) {
   const auto options = options_for(core::Strategy::zero1);
   const SimulatedJobOptions job{.ranks = 4, .seed = 8, .drawn_faults = 5};
