@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <iterator>
+#include <string>
 #include <utility>
 
 #include "apps/gpt/model/initial_values.hpp"
@@ -89,6 +92,28 @@ TEST_P(ExportedBits, OfAModelBegunFromADirectoryAreThoseOfOneRank) {
 INSTANTIATE_TEST_SUITE_P(Real, ExportedBits,
                          testing::Values(Kind{"Qwen2", true, true, false}, Kind{"Qwen3", false, false, true}),
                          testing::PrintToStringParamName());
+
+TEST(ExportOfARestartedJob, MakesWayForThatOfTheNextStart) {
+  const tests::ScratchFolder folder;
+  const auto model = folder.path("model");
+  auto command = tests::gpt_command({1,
+                                     3,
+                                     {"--max-restarts", "1", "--restart-backoff", "0"},
+                                     {"--export", model, "--checkpoints", folder.path("saved")}},
+                                    tests::write_sample_text(folder), folder.path("output"));
+  const auto program = std::find(command.begin(), command.end(), "--") + 1;
+  command.insert(program, {"sh", "-c", "\"$0\" \"$@\" && test \"$TROUPE_GENERATION\" = 1"});
+
+  const auto result = tests::run_command(command, std::chrono::seconds(60));
+
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  const auto bytes_of = [](const std::string& directory) {
+    std::ifstream file(directory + "/model.safetensors", std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  EXPECT_FALSE(bytes_of(model).empty()) << result.output;
+  EXPECT_EQ(bytes_of(model), bytes_of(model + ".before_epoch_2")) << result.output;
+}
 
 }  // namespace
 }  // namespace troupe

@@ -91,6 +91,18 @@ Result<void> export_trained(DistributedTrainer& trainer, Narrator* narrator, con
   return narrator->say(options.steps, "export", fmt::format("exported the model to {}", to.directory));
 }
 
+/// What an earlier epoch of the job has exported makes way, under a name of its own: the job began only where
+/// nothing was.
+Result<void> set_aside_export(const std::string& directory, core::Epoch epoch) {
+  std::error_code error;
+  if (directory.empty() || epoch.value <= 1 || !std::filesystem::exists(directory, error)) return {};
+  const auto aside = fmt::format("{}.before_epoch_{}", directory, epoch.value);
+  std::filesystem::rename(directory, aside, error);
+  if (error) return core::fail(core::Errc::io, "cannot rename {}: {}", directory, error.message());
+  fmt::print("{}, exported by an earlier epoch of this job, is {} now\n", directory, aside);
+  return {};
+}
+
 /// What signals request; the steps bring it to all ranks.
 class Requests {
  public:
@@ -335,6 +347,7 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
   auto world = TRY(actors::ProcessWorld::create(world_options));
   if (world->rank().value == 0) {
     print_notes(given.origin, codec);
+    TRY(set_aside_export(given.export_to.directory, world->environment().epoch));
     TRY(check_export(given.trainer.model, given.export_to));
   }
   const auto info = TRY(gpu_info(world->device_name()));
@@ -345,6 +358,8 @@ Result<RunEnd> run_distributed(const RunOptions& given) {
     auto end = run_epoch(for_epoch(options, corpus, *world), lasting);
     // The launcher may have put another process in the place of a rank that was lost.
     if (end || !world->form_anew(end.error())) return end;
+    if (world->rank().value == 0)
+      TRY(set_aside_export(given.export_to.directory, world->environment().epoch));
   }
 }
 
