@@ -21,6 +21,7 @@ struct CudaDeviceInfo {
   int major = 0;  ///< of the compute capability
   int minor = 0;
   int multiprocessors = 0;
+  bool has_fast_doubles = false;  ///< at least a fourth as many operations in f64 as in f32
   std::size_t memory_bytes = 0;
 };
 

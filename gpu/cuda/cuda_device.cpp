@@ -33,6 +33,11 @@ core::Result<CudaDeviceInfo> describe(int index) {
   info.major = properties.major;
   info.minor = properties.minor;
   info.multiprocessors = properties.multiProcessorCount;
+  int floats_per_double = 0;
+  TRY(cuda_result(
+      cudaDeviceGetAttribute(&floats_per_double, cudaDevAttrSingleToDoublePrecisionPerfRatio, index),
+      "cudaDeviceGetAttribute", index));
+  info.has_fast_doubles = floats_per_double <= 4;
   info.memory_bytes = properties.totalGlobalMem;
   return info;
 }

@@ -117,7 +117,8 @@ template <class Launch>
 void CudaKernels::run(std::string_view label, const Launch& launch) {
   auto& context = stream_.context();
   stream_.run(label, [&](cudaStream_t stream) {
-    return launch(LaunchTarget{stream, context.info.multiprocessors, &context.occupancy});
+    return launch(LaunchTarget{stream, context.info.multiprocessors, &context.occupancy,
+                               context.info.has_fast_doubles});
   });
 }
 

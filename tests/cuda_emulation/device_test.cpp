@@ -7,11 +7,13 @@
 #include <cstring>
 #include <future>
 #include <optional>
+#include <random>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/exact_sum.hpp"
 #include "gpu/cuda/cuda_device.hpp"
 #include "gpu/cuda/cuda_stream.hpp"
 #include "gpu/cuda/device_clock.hpp"
@@ -92,6 +94,34 @@ TEST_F(EmulatedCuda, ADeviceIsUsedWhateverTheThreadsCurrentOneIs) {
   int current = -1;
   ASSERT_EQ(cudaGetDevice(&current), cudaSuccess);
   EXPECT_EQ(current, 0) << "the caller's device, which it uses, is its own again";
+}
+
+TEST_F(EmulatedCuda, SquaresAreExactWhereDoublesAreSlowToo) {
+  cuda_emulation::set_device_count(2);
+  std::vector<float> values(300'000);
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  for (float& value : values) value = normal(random) * (random() % 1000 == 0 ? 1e-9F : 1e-3F);
+  core::ExactSquareSum expected;
+  expected.accumulate(values);
+
+  for (const int index : {0, 1}) {
+    const auto device = open({.device = index});
+    const auto stream = device->create_stream({.name = "one"}).value();
+    const Buffer staging = device->allocate_staging(values.size() * sizeof(float)).value();
+    const Buffer there = device->allocate(staging.bytes()).value();
+    const Buffer sum = device->allocate(sizeof expected).value();
+    std::memcpy(staging.view().data, values.data(), staging.bytes());
+    copy(staging.view(), there.view(), stream.get());
+    zero(sum.view(), stream.get());
+    add_squares({there.view(), core::DType::f32}, sum.view(), stream.get());
+    copy(sum.view(), staging.view().subview(0, sizeof expected), stream.get());
+    ASSERT_TRUE(stream->synchronize(60s));
+
+    core::ExactSquareSum found;
+    std::memcpy(&found, staging.view().data, sizeof found);
+    EXPECT_EQ(found, expected) << index;
+  }
 }
 
 TEST_F(EmulatedCuda, NoOtherDeviceGetsAContext) {

@@ -138,6 +138,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 
+/// Every other device has slow doubles, as those for graphics have.
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr /*attribute*/, int device) {
+  BEGIN("cudaDeviceGetAttribute");
+  if (device < 0 || device >= machine().device_count()) return keep(cudaErrorInvalidDevice);
+  *value = device % 2 == 0 ? 2 : 64;
+  return cudaSuccess;
+}
+
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   BEGIN_IN_CONTEXT("cudaDeviceGetStreamPriorityRange");
   *least = kLeastUrgent;

@@ -272,6 +272,22 @@ TEST_P(Measure, SquaresOfManyValuesNearEachOtherAreExactWhereverTheyAre) {
   EXPECT_EQ(sum.value(), expected);
 }
 
+/// Most have all bits of their mantissas, and are as much larger than those between them as a window allows.
+TEST_P(Measure, SquaresOfMoreValuesThanAWindowsSumHasRoomForAreExact) {
+  std::vector<float> numbers(400'000, std::bit_cast<float>(0x3fff'ffffU));
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (i / 1024 % 4 == 0) numbers[i] = std::bit_cast<float>(static_cast<std::uint32_t>(0x3e00'0001U + i));
+  }
+  const auto values = vector(DType::f32, numbers);
+  const Single<core::ExactSquareSum> sum(place());
+
+  run([&](auto... stream) { add_squares(values.elements(), sum.view(), stream...); });
+
+  core::ExactSquareSum expected;
+  expected.accumulate(numbers);
+  EXPECT_EQ(sum.value(), expected);
+}
+
 TEST_P(Measure, SquareSumsAreAddedLimbByLimb) {
   std::array<core::ExactSquareSum, 5> parts;
   for (std::size_t i = 0; i < parts.size(); ++i) {

@@ -20,6 +20,7 @@ struct LaunchTarget {
   cudaStream_t stream = nullptr;
   int multiprocessors = 1;
   Occupancy* occupancy = nullptr;
+  bool has_fast_doubles = false;  ///< as CudaDeviceInfo
 };
 
 /// Elements of a floating format, whose count is passed separately. Null for none.

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "core/exact_sum.hpp"
 #include "gpu/cuda/kernels/packs.cuh"
 
@@ -34,20 +36,110 @@ __device__ __forceinline__ std::uint32_t shifted_right(std::uint32_t value, unsi
 #endif
 }
 
-/// Adds squares exactly, so their order does not matter and the sum has the host's bits (core/exact_sum.cpp).
-/// Most squares of a thread are near each other in size: those of kWindow exponents are added in registers,
-/// and the sums go to the thread's own column of words when larger or much smaller values come. Other values
-/// go there at once.
-struct AddSquares {
+__device__ __forceinline__ int field_of(std::uint32_t magnitude) {
+  return static_cast<int>(magnitude >> 23);
+}
+
+/// Sums of squares whose exponents are near each other, in integers: the lower half of the exponents, in
+/// units of the square of the lowest last place, and the upper half, whose last places are 2^kHalf as large.
+struct IntegerWindow {
   static constexpr unsigned kHalf = 8;  ///< 24 bits of a mantissa and 7 places fit into a word
-  static constexpr int kWindow = 2 * kHalf;
-  static constexpr int kBelow = 12;  ///< exponents of the window below the largest value that opened it
+  static constexpr int kExponents = 2 * kHalf;
+
+  Wide lower = 0, upper = 0;
+
+  /// Each value is in one half, and zero in the other.
+  template <int n>
+  __device__ __forceinline__ void add(const std::uint32_t (&magnitude)[n], int lowest) {
+    static_assert(n <= 4, "the sum of more squares may not fit");
+    Word of_lower = 0, of_upper = 0;
+    for (int i = 0; i < n; ++i) {
+      const unsigned above = (magnitude[i] >> 23) - static_cast<unsigned>(lowest);
+      const std::uint32_t mantissa = (magnitude[i] & 0x7f'ffffU) | 0x80'0000U;
+      const Word low = shifted_right(mantissa << (kHalf - 1), kHalf - 1 - above);
+      const Word high = shifted_left(mantissa, above - kHalf);
+      of_lower += low * low;
+      of_upper += high * high;
+    }
+    lower += of_lower;
+    upper += of_upper;
+  }
+
+  __device__ __forceinline__ void prepare(int) {}
+  /// Calls give(sum, exponent field of the floats whose last place, squared, is the sum's unit).
+  template <class Give>
+  __device__ __forceinline__ void close(int lowest, Give give) {
+    give(lower, lowest);
+    give(upper, lowest + static_cast<int>(kHalf));
+    lower = upper = 0;
+  }
+};
+
+/// The same in doubles, of which a square of a float fits into one. A large number rounds it to a multiple of
+/// 2^kCut units, and what is left over is added apart; both sums are exact for kMost squares: they are less
+/// than 2^(48 + 2 * kExponents) units each, so that the sums stay below 2^53 of what they are multiples of.
+struct DoubleWindow {
+  static constexpr int kExponents = 20;
+  static constexpr int kCut = 44;
+  static constexpr int kMost = 256;
+  static_assert(48 + 2 * kExponents - kCut + 8 < 53 && kCut - 1 + 8 < 53);
+
+  double bias = 0;  ///< 1.5 * 2^52 times 2^kCut units
+  double small = 0, large = 0;
+  Wide sum = 0;  ///< of earlier squares, in units
+  int adds = 0;
+  int opened = 1;
+
+  __device__ __forceinline__ DoubleWindow() { prepare(1); }
+
+  __device__ __forceinline__ static int unit(int lowest) { return 2 * (lowest - 150); }
+
+  __device__ __forceinline__ void prepare(int lowest) {
+    opened = lowest;
+    bias = ldexp(1.5, 52 + kCut + unit(lowest));
+  }
+
+  template <int n>
+  __device__ __forceinline__ void add(const std::uint32_t (&magnitude)[n], int) {
+    for (int i = 0; i < n; ++i) {
+      const double value = formats::float_of(magnitude[i]);
+      const double rounded = fma(value, value, bias) - bias;
+      large += rounded;
+      small += fma(value, value, -rounded);
+    }
+    if (++adds == kMost / kPackElements) gather();
+  }
+
+  __device__ __forceinline__ void gather() {
+    const double to_units = ldexp(1.0, -unit(opened));
+    sum += static_cast<Wide>(static_cast<long long>(small * to_units));
+    sum += static_cast<Wide>(static_cast<long long>(ldexp(large * to_units, -kCut))) << kCut;
+    small = large = 0;
+    adds = 0;
+  }
+
+  template <class Give>
+  __device__ __forceinline__ void close(int lowest, Give give) {
+    gather();
+    give(sum, lowest);
+    sum = 0;
+  }
+};
+
+/// Adds squares exactly, so their order does not matter and the sum has the host's bits (core/exact_sum.cpp).
+/// Most squares of a thread are near each other in size: those of a window of exponents are added in
+/// registers, and the sums go to the thread's own column of words when larger or much smaller values come.
+/// Other values go there at once.
+template <class Window>
+struct AddSquares {
+  static constexpr int kWindow = Window::kExponents;
+  static constexpr int kBelow =
+      kWindow - 4;  ///< exponents of the window below the largest value that opened it
 
   DeviceArray values;
   Word* own;
   int lowest = 1;  ///< exponent field of the window's smallest values
-  Wide lower = 0;  ///< sum of the lower half's squares, in units of the square of the lowest last place
-  Wide upper = 0;  ///< of the upper half's, whose last places are 2^kHalf as large
+  Window window;
 
   __device__ __forceinline__ AddSquares(DeviceArray of, Word* words) : values(of), own(words) {}
 
@@ -60,41 +152,33 @@ struct AddSquares {
   __device__ __forceinline__ void finish(std::size_t, const Fetched<n>& fetched_pack) {
     const auto pack = widened(values.format, fetched_pack);
     std::uint32_t magnitude[n];
-    unsigned above = 0;  // how far the pack is from the window's lowest exponent, also where it is below that
+    std::uint32_t largest = 0, smallest = 0xffff'ffffU;
     for (int i = 0; i < n; ++i) {
       magnitude[i] = formats::bits_of(pack.value[i]) & 0x7fff'ffffU;
-      const unsigned own_above = (magnitude[i] >> 23) - static_cast<unsigned>(lowest);
-      if (own_above > above) above = own_above;
+      if (magnitude[i] > largest) largest = magnitude[i];
+      if (magnitude[i] < smallest) smallest = magnitude[i];
     }
-    if (above < kWindow) {
-      add_to_window(magnitude);
+    if (is_in_window(smallest) && is_in_window(largest)) {
+      window.add(magnitude, lowest);
     } else {
-      add_from_anywhere(magnitude);
+      add_from_anywhere(magnitude, largest);
     }
   }
 
   /// Adds the window's sums to the words.
   __device__ __forceinline__ void close_window() {
-    add_at(2 * (lowest - 1), lower);
-    add_at(2 * (lowest - 1 + static_cast<int>(kHalf)), upper);
-    lower = upper = 0;
+    window.close(lowest, [this](Wide sum, int field) { add_at(2 * (field - 1), sum); });
   }
 
  private:
-  static __device__ __forceinline__ int field_of(std::uint32_t magnitude) {
-    return static_cast<int>(magnitude >> 23);
-  }
   template <int n>
-  __device__ __forceinline__ void add_from_anywhere(const std::uint32_t (&magnitude)[n]) {
-    std::uint32_t largest = 0;
-    for (int i = 0; i < n; ++i) {
-      if (magnitude[i] > largest) largest = magnitude[i];
-    }
+  __device__ __forceinline__ void add_from_anywhere(const std::uint32_t (&magnitude)[n],
+                                                    std::uint32_t largest) {
     if (largest == 0) return;
     open_window(field_of(largest));
     for (int i = 0; i < n; ++i) {
       const std::uint32_t one[] = {magnitude[i]};
-      is_in_window(magnitude[i]) ? add_to_window(one) : add_to_words(magnitude[i]);
+      is_in_window(magnitude[i]) ? window.add(one, lowest) : add_to_words(magnitude[i]);
     }
   }
   __device__ __forceinline__ void add(int word, Word value) const { own[word * kThreads] += value; }
@@ -111,23 +195,7 @@ struct AddSquares {
     if (wanted == lowest) return;
     close_window();
     lowest = wanted;
-  }
-
-  /// Each value is in one half, and zero in the other.
-  template <int n>
-  __device__ __forceinline__ void add_to_window(const std::uint32_t (&magnitude)[n]) {
-    static_assert(n <= 4, "the sum of more squares may not fit");
-    Word of_lower = 0, of_upper = 0;
-    for (int i = 0; i < n; ++i) {
-      const unsigned above = (magnitude[i] >> 23) - static_cast<unsigned>(lowest);
-      const std::uint32_t mantissa = (magnitude[i] & 0x7f'ffffU) | 0x80'0000U;
-      const Word low = shifted_right(mantissa << (kHalf - 1), kHalf - 1 - above);
-      const Word high = shifted_left(mantissa, above - kHalf);
-      of_lower += low * low;
-      of_upper += high * high;
-    }
-    lower += of_lower;
-    upper += of_upper;
+    window.prepare(lowest);
   }
 
   __device__ __forceinline__ void add_at(int position, Wide sum) const {
@@ -155,12 +223,12 @@ struct AddSquares {
   }
 };
 
-template <bool kIsF32>
+template <class Window, bool kIsF32>
 __global__ void add_squares(Shape shape, DeviceArray values, std::int64_t* sum) {
   if (kIsF32) values.format = formats::Format::f32;  // so that nothing asks for it any more
   __shared__ Word words[kWords * kThreads];
   for (int word = 0; word < kWords; ++word) words[word * kThreads + static_cast<int>(threadIdx.x)] = 0;
-  AddSquares body(values, words + threadIdx.x);
+  AddSquares<Window> body(values, words + threadIdx.x);
   // Values that are near each other in memory are more often near each other in size.
   for_each_pack_of_blocks(shape, body);
   body.close_window();
@@ -227,7 +295,10 @@ cudaError_t launch_add_squares(DeviceArray values, std::size_t count, std::int64
                                const LaunchTarget& target) {
   cudaError_t status = launch<std::int64_t*>(carry, target, 1, 1, 1, 0, sum);
   const std::size_t size = element_bytes(values.format);
-  const auto kernel = values.format == formats::Format::f32 ? add_squares<true> : add_squares<false>;
+  const bool is_f32 = values.format == formats::Format::f32;
+  const auto in_doubles = is_f32 ? add_squares<DoubleWindow, true> : add_squares<DoubleWindow, false>;
+  const auto in_integers = is_f32 ? add_squares<IntegerWindow, true> : add_squares<IntegerWindow, false>;
+  const auto kernel = target.has_fast_doubles ? in_doubles : in_integers;
   for (std::size_t first = 0; first < count && status == cudaSuccess; first += kValuesBetweenCarries) {
     const DeviceArray part{static_cast<char*>(values.data) + first * size, values.format};
     const Shape shape = shape_of(std::min(kValuesBetweenCarries, count - first), {part});
