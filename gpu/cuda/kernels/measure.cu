@@ -11,8 +11,8 @@ constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffff'ffffU;
 constexpr int kLimbs = core::ExactSquareSum::kLimbs;
 constexpr int kWords = kLimbs + 1;  // the last counts non-finite values
-/// Each value adds less than 2^33 to a limb, so this many may be added between two carries.
-constexpr std::size_t kValuesBetweenCarries = std::size_t{1} << 29;
+/// Each value adds less than 2^33 to a limb, so this many may be added to limbs that are as large as 2^62.
+constexpr std::size_t kValuesBetweenCarries = std::size_t{1} << 28;
 
 using Word = unsigned long long;  // accepted by atomicAdd(); signed sums wrap to the same bits
 
@@ -230,7 +230,7 @@ __global__ void add_squares(Shape shape, DeviceArray values, std::int64_t* sum) 
   for (int word = 0; word < kWords; ++word) words[word * kThreads + static_cast<int>(threadIdx.x)] = 0;
   AddSquares<Window> body(values, words + threadIdx.x);
   // Values that are near each other in memory are more often near each other in size.
-  for_each_pack_of_blocks(shape, body);
+  for_each_pack_of_blocks<4>(shape, body);
   body.close_window();
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -293,7 +293,7 @@ __global__ void raise_to_largest(Shape shape, DeviceArray values, std::uint32_t*
 
 cudaError_t launch_add_squares(DeviceArray values, std::size_t count, std::int64_t* sum,
                                const LaunchTarget& target) {
-  cudaError_t status = launch<std::int64_t*>(carry, target, 1, 1, 1, 0, sum);
+  cudaError_t status = cudaSuccess;
   const std::size_t size = element_bytes(values.format);
   const bool is_f32 = values.format == formats::Format::f32;
   const auto in_doubles = is_f32 ? add_squares<DoubleWindow, true> : add_squares<DoubleWindow, false>;
