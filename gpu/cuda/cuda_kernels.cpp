@@ -111,6 +111,22 @@ Batches<CastList> casts_on(const LaunchTarget& target, core::DType from, core::D
   return {list, launch_casts, target};
 }
 
+/// What is this small, a kernel writes to pinned memory. The engine that copies to the host takes one copy
+/// after another: a loss, or the sums on which a step is decided, would wait until all that a save has given
+/// it is copied.
+constexpr std::size_t kWrittenByKernel = 4096;
+
+cudaMemoryType memory_type(const void* memory) {
+  cudaPointerAttributes found{};
+  const cudaError_t status = cudaPointerGetAttributes(&found, memory);
+  return status == cudaSuccess ? found.type : cudaMemoryTypeUnregistered;
+}
+
+bool is_written_by_kernel(ConstBufferView source, BufferView destination) {
+  return source.bytes <= kWrittenByKernel && memory_type(destination.data) == cudaMemoryTypeHost &&
+         memory_type(source.data) == cudaMemoryTypeDevice;
+}
+
 }  // namespace
 
 template <class Launch>
@@ -125,6 +141,13 @@ void CudaKernels::run(std::string_view label, const Launch& launch) {
 void CudaKernels::copy(ConstBufferView source, BufferView destination) {
   check_copy(source, destination);
   if (source.bytes == 0) return;
+  if (is_written_by_kernel(source, destination)) {
+    return run("copy", [&](const LaunchTarget& target) {
+      auto copies = copies_on(target);
+      copies.add(source, destination, source.bytes);
+      return copies.flush();
+    });
+  }
   stream_.run("copy", [=](cudaStream_t stream) {
     return cudaMemcpyAsync(destination.data, source.data, source.bytes, cudaMemcpyDefault, stream);
   });

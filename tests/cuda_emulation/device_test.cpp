@@ -378,6 +378,30 @@ TEST_F(EmulatedCuda, EveryCallOfWorkMayFailAndTheDeviceSaysWhich) {
   }
 }
 
+/// One engine copies to the host, and a save keeps it busy: what a step waits for does not queue up behind
+/// that.
+TEST_F(EmulatedCuda, AKernelWritesSmallResultsToPinnedMemory) {
+  const auto device = open();
+  const auto stream = device->create_stream({.name = "one"}).value();
+  const Buffer there = device->allocate(8192).value();
+  const Buffer here = device->allocate_staging(8192).value();
+  fill({there.view(), core::DType::f32}, 1.5F, stream.get());
+  const auto copied = [&](std::size_t bytes) {
+    const auto before = cuda_emulation::calls("cudaMemcpyAsync");
+    copy(there.view().subview(4, bytes), here.view().subview(4, bytes), stream.get());
+    EXPECT_TRUE(stream->synchronize(60s));
+    return cuda_emulation::calls("cudaMemcpyAsync") - before;
+  };
+
+  EXPECT_EQ(copied(8), 0U);
+  EXPECT_EQ(copied(4096), 0U);
+  EXPECT_EQ(copied(4100), 1U);
+  std::vector<float> found(1 + 1025);
+  std::memcpy(found.data(), here.view().data, found.size() * sizeof(float));
+  EXPECT_EQ(found.front(), 0.0F);
+  for (std::size_t i = 1; i < found.size(); ++i) ASSERT_EQ(found[i], 1.5F) << i;
+}
+
 TEST_F(EmulatedCuda, AnEventThatCannotBeMadeIsAnError) {
   const auto device = open();
   cuda_emulation::fail_call("cudaEventCreateWithFlags", 1, cudaErrorUnknown);

@@ -388,6 +388,14 @@ cudaError_t cudaFreeHost(void* memory) {
   return released == cudaSuccess ? begin("cudaFreeHost") : keep(released);
 }
 
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory) {
+  BEGIN_IN_CONTEXT("cudaPointerGetAttributes");
+  attributes->type = machine().is_device_memory(memory) ? cudaMemoryTypeDevice
+                     : machine().is_pageable(memory)    ? cudaMemoryTypeUnregistered
+                                                        : cudaMemoryTypeHost;
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemcpyAsync(void* destination, const void* source, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   BEGIN_IN_CONTEXT("cudaMemcpyAsync");

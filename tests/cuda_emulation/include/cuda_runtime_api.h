@@ -38,6 +38,10 @@ enum cudaStreamCaptureMode {
   cudaStreamCaptureModeRelaxed = 2,
 };
 
+enum cudaMemoryType { cudaMemoryTypeUnregistered = 0, cudaMemoryTypeHost = 1, cudaMemoryTypeDevice = 2 };
+struct cudaPointerAttributes {
+  cudaMemoryType type;
+};
 enum cudaDeviceAttr { cudaDevAttrSingleToDoublePrecisionPerfRatio = 87 };
 enum cudaMemcpyKind {
   cudaMemcpyHostToHost = 0,
@@ -100,6 +104,7 @@ cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device);
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaDriverGetVersion(int* version);
