@@ -23,8 +23,8 @@ core::Result<void> Restore::load_local(const RestoreChoice& choice) {
   auto& storage = *in_.world.local_storage();
   const auto manifest = TRY(read_copy_manifest(storage, *choice.local, in_.rank()));
   touched_.merge(state_keys(in_.plan));
-  const auto& own = parts_.tensor_keys[static_cast<std::size_t>(in_.rank().value)];
-  touched_.insert(own.begin(), own.end());
+  const auto& own = parts_.tensor_keys;
+  touched_.merge(own.keys_of_rank(static_cast<std::size_t>(in_.rank().value), own.sets));
   return read_copy(storage, manifest, in_.state.structure, spans_of(in_.memory), uploads_.get());
 }
 

@@ -270,7 +270,7 @@ core::Result<Wanted> Restore::want(const std::string& attempt, const core::Manif
   }
   const auto requests = TRY(all_requests(attempt, manifest));
   // Weights may also be read from the optimizer's fp32 copy.
-  for (const auto& request : requests) {
+  for (const auto& request : requests.sets) {
     for (const auto& key : request) {
       if (manifest.find(key) != nullptr) stored.insert(key);
     }
@@ -280,7 +280,7 @@ core::Result<Wanted> Restore::want(const std::string& attempt, const core::Manif
   if (verdict.warning && in_.is_first_rank())
     in_.world.log(Subsystem::checkpoint).say(LogLevel::warning, *verdict.warning);
   const auto self = static_cast<std::size_t>(in_.rank().value);
-  const auto& dropped = verdict.dropped[self];
+  const auto dropped = requests.keys_of_rank(self, verdict.dropped);
   TRY(check_first_values(dropped));
   own_copies_.clear();
   for (std::size_t i = 0; i < in_.state.pieces.size(); ++i) {
@@ -292,29 +292,30 @@ core::Result<Wanted> Restore::want(const std::string& attempt, const core::Manif
     if (ExpertPlane::is_key(key) && manifest.find(key) == nullptr) absent.insert(key);
   }
   wanted.drop(absent);
-  if (!verdict.unexpected.empty()) restored.unexpected = std::move(verdict.unexpected[self]);
+  restored.unexpected = requests.keys_of_rank(self, verdict.unexpected);
   restored.missing = std::move(verdict.missing);
   return wanted;
 }
 
-/// What each rank requests.
-core::Result<std::vector<core::KeySet>> Restore::all_requests(const std::string& attempt,
-                                                              const core::Manifest& manifest) {
-  const auto own = requested_keys(manifest, in_.plan, options_.optimizer);
+/// What each rank requests. The more ranks keep the same part of the model, the less this grows with them.
+core::Result<core::KeyRequests> Restore::all_requests(const std::string& attempt,
+                                                      const core::Manifest& manifest) {
+  core::KeyRequests requests = parts_.tensor_keys;
+  for (auto& keys : requests.sets) {
+    // A checkpoint from before experts had tensors of their own lacks them.
+    std::erase_if(keys, [&](const std::string& key) {
+      return ExpertPlane::is_key(key) && manifest.find(key) == nullptr;
+    });
+  }
+  auto own = requested_keys(manifest, in_.plan, options_.optimizer);
   TRY(tell_requests(attempt, own));
-  std::map<int, core::KeySet> of_parts;
-  std::vector<core::KeySet> requests;
-  for (std::size_t rank = 0; rank < parts_.tensor_keys.size(); ++rank) {
+  std::map<int, std::size_t> of_parts{{in_.plan.part_of_model(in_.rank()), requests.sets.size()}};
+  requests.sets.push_back(std::move(own));
+  for (std::size_t rank = 0; rank < requests.of_ranks.size(); ++rank) {
     const int part = in_.plan.part_of_model({static_cast<std::int32_t>(rank)});
-    auto [known, is_new] = of_parts.try_emplace(part, own);
-    if (is_new && part != in_.plan.part_of_model(in_.rank())) {
-      known->second = TRY(requests_of_part(attempt, part));
-    }
-    requests.push_back(known->second);
-    for (const auto& key : parts_.tensor_keys[rank]) {
-      // A checkpoint from before experts had tensors of their own lacks them.
-      if (!ExpertPlane::is_key(key) || manifest.find(key) != nullptr) requests.back().insert(key);
-    }
+    const auto [known, is_new] = of_parts.try_emplace(part, requests.sets.size());
+    if (is_new) requests.sets.push_back(TRY(requests_of_part(attempt, part)));
+    requests.of_ranks[rank].push_back(known->second);
   }
   return requests;
 }

@@ -43,10 +43,9 @@ class Restore {
  public:
   /// What a restore works on besides the context.
   struct Parts {
-    LocalTier* local = nullptr;     ///< null: there are no local saves
-    HostExchange* hosts = nullptr;  ///< null: the data plane exchanges what ranks have read
-    /// Keys of the trainers' own tensors, in the order of ranks.
-    const std::vector<core::KeySet>& tensor_keys;
+    LocalTier* local = nullptr;            ///< null: there are no local saves
+    HostExchange* hosts = nullptr;         ///< null: the data plane exchanges what ranks have read
+    const core::KeyRequests& tensor_keys;  ///< of the trainers' own tensors
   };
   using Loaded = LoadedState;
 
@@ -70,8 +69,7 @@ class Restore {
   core::Result<Loaded> load(const std::string& attempt, const std::string& name,
                             const core::Manifest& manifest);
   core::Result<Wanted> want(const std::string& attempt, const core::Manifest& manifest, Restored& restored);
-  core::Result<std::vector<core::KeySet>> all_requests(const std::string& attempt,
-                                                       const core::Manifest& manifest);
+  core::Result<core::KeyRequests> all_requests(const std::string& attempt, const core::Manifest& manifest);
   core::Result<void> tell_requests(const std::string& attempt, const core::KeySet& keys);
   core::Result<core::KeySet> requests_of_part(const std::string& attempt, int part);
   core::Result<void> check_first_values(const core::KeySet& dropped) const;

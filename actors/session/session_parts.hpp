@@ -143,7 +143,7 @@ struct Session::Parts {
   std::optional<ExactMasters> masters;
   std::optional<UnitGate> gate;
   std::optional<Sequencer> sequencer;
-  std::vector<core::KeySet> tensor_keys;  ///< of the trainers' own tensors, per rank
+  core::KeyRequests tensor_keys;  ///< of the trainers' own tensors
 
   bool others_stand_by = false;  ///< after the last step
   bool ends_for_others = false;  ///< the epoch ends so that they join

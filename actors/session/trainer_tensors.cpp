@@ -163,22 +163,51 @@ core::Result<void> check_tensors_of(const std::vector<Told>& ranks) {
   return {};
 }
 
-/// What rank 0 answers: the keys of all ranks' tensors, or what is wrong.
+/// What rank 0 answers: the keys of all ranks' tensors, each set of them once, or what is wrong.
 core::Result<Value> answer_to(const std::vector<Told>& ranks) {
   if (const auto good = check_parameters_of(ranks); !good) return Value(good.error().message);
   if (const auto good = check_tensors_of(ranks); !good) return Value(good.error().message);
-  Value::List keys;
+  std::map<core::KeySet, std::int64_t> known;
+  Value::List sets;
+  Value::List of_ranks;
   for (const auto& told : ranks) {
-    Value::List own;
-    for (const auto& tensor : told.tensors.tensors) own.emplace_back(tensor.key);
-    keys.emplace_back(std::move(own));
+    core::KeySet keys;
+    for (const auto& tensor : told.tensors.tensors) keys.insert(tensor.key);
+    const auto [set, is_new] = known.try_emplace(keys, static_cast<std::int64_t>(known.size()));
+    of_ranks.emplace_back(set->second);
+    if (is_new) sets.emplace_back(Value::List(keys.begin(), keys.end()));
   }
-  return Value(std::move(keys));
+  return Value(Value::Map{{"sets", std::move(sets)}, {"of_ranks", std::move(of_ranks)}});
+}
+
+core::Result<core::KeyRequests> requests_of(const Value& answer) {
+  const auto altered = [] {
+    return core::fail(Errc::corrupt, "rank 0 told neither tensors nor what is wrong with them");
+  };
+  const auto* sets = answer.find("sets");
+  const auto* of_ranks = answer.find("of_ranks");
+  if (sets == nullptr || sets->as_list() == nullptr || of_ranks == nullptr || of_ranks->as_list() == nullptr)
+    return altered();
+  core::KeyRequests requests;
+  for (const auto& set : *sets->as_list()) {
+    auto& keys = requests.sets.emplace_back();
+    if (set.as_list() == nullptr) return altered();
+    for (const auto& key : *set.as_list()) {
+      if (key.as_string() == nullptr) return altered();
+      keys.insert(*key.as_string());
+    }
+  }
+  for (const auto& of_rank : *of_ranks->as_list()) {
+    const auto set = of_rank.as_int();
+    if (!set || *set < 0 || *set >= static_cast<std::int64_t>(requests.sets.size())) return altered();
+    requests.of_ranks.push_back({static_cast<std::size_t>(*set)});
+  }
+  return requests;
 }
 
 }  // namespace
 
-core::Result<std::vector<core::KeySet>> agree_on_tensors(const SessionContext& in) {
+core::Result<core::KeyRequests> agree_on_tensors(const SessionContext& in) {
   Value::List described;
   for (const auto& own : in.options.tensors) {
     for (const auto& part : TRY(core::stacked_parts(own.tensor, own.stacking)))
@@ -199,17 +228,10 @@ core::Result<std::vector<core::KeySet>> agree_on_tensors(const SessionContext& i
     in.end_reading("tensors/");
     return core::fail(Errc::mismatch, "{}", *complaint);
   }
-  if (verdict.as_list() == nullptr)
-    return core::fail(Errc::corrupt, "rank 0 told neither tensors nor what is wrong with them");
-  std::vector<core::KeySet> of_ranks;
-  for (const auto& own : *verdict.as_list()) {
-    auto& keys = of_ranks.emplace_back();
-    if (own.as_list() == nullptr) continue;
-    for (const auto& key : *own.as_list()) {
-      if (key.as_string() != nullptr) keys.insert(*key.as_string());
-    }
-  }
-  return of_ranks;
+  auto requests = TRY(requests_of(verdict));
+  if (requests.of_ranks.size() == static_cast<std::size_t>(in.world.world_size().value)) return requests;
+  return core::fail(Errc::corrupt, "expected the tensors of {} ranks, found {}", in.world.world_size().value,
+                    requests.of_ranks.size());
 }
 
 }  // namespace troupe::actors

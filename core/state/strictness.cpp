@@ -7,6 +7,7 @@
 #include <array>
 #include <iterator>
 #include <map>
+#include <utility>
 
 #include "core/errors.hpp"
 
@@ -78,11 +79,18 @@ std::string ranges(const std::vector<std::size_t>& ranks) {
   return text;
 }
 
-/// Empty if no rank has any. Ranks with the same keys share a line.
-std::string unexpected_text(const std::vector<KeySet>& unexpected) {
+/// Empty if no rank has any. Ranks with the same keys share a line. `unexpected` is per set.
+std::string unexpected_text(const KeyRequests& requests, const std::vector<KeySet>& unexpected) {
+  std::map<std::vector<std::size_t>, std::vector<std::size_t>> ranks_by_sets;
+  for (std::size_t rank = 0; rank < requests.of_ranks.size(); ++rank)
+    ranks_by_sets[requests.of_ranks[rank]].push_back(rank);
   std::map<KeySet, std::vector<std::size_t>> ranks_by_keys;
-  for (std::size_t rank = 0; rank < unexpected.size(); ++rank) {
-    if (!unexpected[rank].empty()) ranks_by_keys[unexpected[rank]].push_back(rank);
+  for (const auto& [sets, ranks] : ranks_by_sets) {
+    auto keys = requests.keys_of_rank(ranks.front(), unexpected);
+    if (keys.empty()) continue;
+    auto& alike = ranks_by_keys[std::move(keys)];
+    alike.insert(alike.end(), ranks.begin(), ranks.end());
+    std::sort(alike.begin(), alike.end());
   }
   std::string text;
   std::size_t named = 0;
@@ -154,23 +162,27 @@ Result<Strictness> strictness_from_name(std::string_view name) {
   return fail(Errc::invalid_argument, "unknown strictness \"{}\", expected one of {}", name, names);
 }
 
-StrictnessVerdict judge_keys(Strictness strictness, std::span<const KeySet> requests,
-                             const KeySet& checkpoint) {
-  StrictnessVerdict verdict{.dropped = std::vector<KeySet>(requests.size()),
-                            .unexpected = std::vector<KeySet>(requests.size())};
+KeySet KeyRequests::keys_of_rank(std::size_t rank, std::span<const KeySet> parts) const {
+  KeySet keys;
+  for (const auto set : of_ranks[rank]) keys.insert(parts[set].begin(), parts[set].end());
+  return keys;
+}
+
+StrictnessVerdict judge_keys(Strictness strictness, const KeyRequests& requests, const KeySet& checkpoint) {
+  const auto& sets = requests.sets;
+  StrictnessVerdict verdict{.dropped = std::vector<KeySet>(sets.size()),
+                            .unexpected = std::vector<KeySet>(sets.size())};
   if (strictness == Strictness::assume_ok_unexpected) return verdict;
   const Rule& rule = rule_of(strictness);
-  for (std::size_t rank = 0; rank < requests.size(); ++rank) {
-    verdict.dropped[rank] = without(requests[rank], checkpoint);
-  }
-  const KeySet missing = rule.missing == Action::ignore ? KeySet{} : missing_keys(checkpoint, requests);
+  for (std::size_t set = 0; set < sets.size(); ++set) verdict.dropped[set] = without(sets[set], checkpoint);
+  const KeySet missing = rule.missing == Action::ignore ? KeySet{} : missing_keys(checkpoint, sets);
   const auto text_for = [&](Action action) {
-    return joined(rule.unexpected == action ? unexpected_text(verdict.dropped) : "",
+    return joined(rule.unexpected == action ? unexpected_text(requests, verdict.dropped) : "",
                   rule.missing == action ? missing_text(missing) : "");
   };
   if (auto text = text_for(Action::log); !text.empty()) verdict.warning = std::move(text);
   if (auto text = text_for(Action::raise); !text.empty()) {
-    text += prefix_text(verdict.dropped, missing_keys(checkpoint, requests));
+    text += prefix_text(verdict.dropped, missing_keys(checkpoint, sets));
     text += ". Choose a less strict mode to load without them";
     verdict.error = Error{Errc::mismatch, std::move(text)};
   }

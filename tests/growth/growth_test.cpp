@@ -2,33 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <ostream>
 #include <string>
 
 #include "actors/simulation/simulation.hpp"
 #include "actors/simulation/tiny_trainer.hpp"
-
-// A program of its own, because it counts what is allocated.
-
-namespace {
-
-std::uint64_t allocations = 0;  // what is simulated runs in one thread
-
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  ++allocations;
-  if (void* memory = std::malloc(bytes > 0 ? bytes : 1)) return memory;
-  std::abort();
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t /*bytes*/) noexcept {
-  std::free(memory);
-}
+#include "tests/growth/counted.hpp"
 
 namespace troupe::actors {
 namespace {
@@ -64,7 +43,7 @@ CostOfARank cost_of(const GrowingJob& job, int ranks) {
   SimulationOptions options;
   options.ranks = {ranks};
   Simulation simulation(options);
-  const auto before = allocations;
+  const auto before = counted.allocations;
 
   const auto report = simulation.run([&](SimulatedRank& rank) -> core::Result<void> {
     const auto result = simulate_tiny_rank(rank, trainer);
@@ -74,8 +53,8 @@ CostOfARank cost_of(const GrowingJob& job, int ranks) {
 
   EXPECT_TRUE(report.violations.empty());
   for (const auto& result : report.results) EXPECT_TRUE(result.has_value());
-  return {static_cast<double>(allocations - before) / ranks, static_cast<double>(report.events) / ranks,
-          static_cast<double>(report.messages) / ranks};
+  return {static_cast<double>(counted.allocations - before) / ranks,
+          static_cast<double>(report.events) / ranks, static_cast<double>(report.messages) / ranks};
 }
 
 class Growth : public ::testing::TestWithParam<GrowingJob> {};

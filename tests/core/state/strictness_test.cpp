@@ -13,6 +13,16 @@ using testing::HasSubstr;
 using testing::Not;
 using Requests = std::vector<KeySet>;
 
+/// Each rank has a set of its own.
+KeyRequests of_each(const Requests& requests) {
+  KeyRequests all;
+  for (const auto& request : requests) {
+    all.of_ranks.push_back({all.sets.size()});
+    all.sets.push_back(request);
+  }
+  return all;
+}
+
 const KeySet kCheckpoint{"ObjA", "ObjB", "TenA", "TenB", "TenC", "common_state"};
 
 /// Rank 0 holds A, rank 1 holds B and C: together all of the checkpoint.
@@ -58,7 +68,7 @@ struct Mode {
 class StrictnessMode : public testing::TestWithParam<Mode> {
  protected:
   StrictnessVerdict judge(const Requests& requests) const {
-    return judge_keys(strictness_from_name(GetParam().name).value(), requests, kCheckpoint);
+    return judge_keys(strictness_from_name(GetParam().name).value(), of_each(requests), kCheckpoint);
   }
 
   /// The text of a verdict that reports as it should, where `reports` are those of the sets that are not
@@ -150,7 +160,7 @@ TEST(Strictness, UnknownNamesAreRefusedWithTheKnownOnes) {
 TEST(Strictness, NestedNamesAreNamedInFull) {
   const Requests requests{{"UnexpectedNested.UnexpectedTenF", "NestedEmpty.UnexpectedObjH", "TenA"}};
 
-  const auto verdict = judge_keys(Strictness::raise_all, requests, {"TenA", "TenB"});
+  const auto verdict = judge_keys(Strictness::raise_all, of_each(requests), {"TenA", "TenB"});
 
   EXPECT_THAT(verdict.error.value().message,
               AllOf(HasSubstr("UnexpectedNested.UnexpectedTenF"), HasSubstr("NestedEmpty.UnexpectedObjH"),
@@ -161,17 +171,31 @@ TEST(Strictness, RanksWithTheSameUnexpectedKeysShareALine) {
   Requests requests(6, {"TenA", "TenX"});
   requests[4] = {"TenA"};
 
-  const auto verdict = judge_keys(Strictness::log_all, requests, {"TenA"});
+  const auto verdict = judge_keys(Strictness::log_all, of_each(requests), {"TenA"});
 
   EXPECT_EQ(verdict.warning,
             "Unexpected keys (requested, but not in the checkpoint): TenX on rank(s) 0-3, 5");
+}
+
+TEST(Strictness, RanksThatShareASetAreNamedWithTheirOwnKeysToo) {
+  KeyRequests requests;
+  requests.sets = {{"TenA", "TenX"}, {"TenB", "TenY"}, {}, {"OwnZ"}};
+  requests.of_ranks = {{0, 2}, {1, 3}, {0, 3}, {1, 2}, {0, 2}};
+
+  const auto verdict = judge_keys(Strictness::log_unexpected, requests, {"TenA", "TenB"});
+
+  EXPECT_EQ(verdict.warning,
+            "Unexpected keys (requested, but not in the checkpoint): OwnZ, TenX on rank(s) 2; OwnZ, TenY on "
+            "rank(s) 1; TenX on rank(s) 0, 4; and others on other ranks, 4 sets in all");
+  EXPECT_EQ(verdict.dropped, (std::vector<KeySet>{{"TenX"}, {"TenY"}, {}, {"OwnZ"}}));
+  EXPECT_EQ(requests.keys_of_rank(2, verdict.dropped), (KeySet{"OwnZ", "TenX"}));
 }
 
 TEST(Strictness, AMessageNamesAHundredKeys) {
   KeySet checkpoint;
   for (int i = 0; i < 250; ++i) checkpoint.insert("key" + std::to_string(1000 + i));
 
-  const auto verdict = judge_keys(Strictness::log_all, Requests(1), checkpoint);
+  const auto verdict = judge_keys(Strictness::log_all, of_each(Requests(1)), checkpoint);
 
   EXPECT_THAT(verdict.warning.value(), AllOf(HasSubstr("key1004 and 245 more"), Not(HasSubstr("key1005"))));
 }
