@@ -58,6 +58,13 @@ ExpertLoad expert_load(const RouterOptions& options, std::span<const T> logits,
   return load;
 }
 
+double balance_of_count(const RouterOptions& options, const ExpertLoad& load, double scale) {
+  if (load.tokens == 0) return 0;
+  const double tokens = static_cast<double>(load.tokens);
+  return scale * static_cast<double>(options.experts) /
+         (tokens * tokens * static_cast<double>(options.choices));
+}
+
 double balance_loss(const RouterOptions& options, const ExpertLoad& load) {
   if (load.tokens == 0) return 0;
   double sum = 0;
@@ -73,9 +80,7 @@ void balance_backward(const RouterOptions& options, std::span<const T> logits, c
                       double scale, std::span<T> d_logits) {
   if (load.tokens == 0) return;
   const std::size_t E = options.experts, N = logits.size() / E;
-  const double tokens = static_cast<double>(load.tokens);
-  const double all =
-      scale * static_cast<double>(E) / (tokens * tokens * static_cast<double>(options.choices));
+  const double all = balance_of_count(options, load, scale);
   std::vector<T> by_score(E), scores(E);
   for (std::size_t e = 0; e < E; ++e) by_score[e] = static_cast<T>(all * static_cast<double>(load.counts[e]));
   for (std::size_t token = 0; token < N; ++token) {

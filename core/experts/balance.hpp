@@ -32,6 +32,9 @@ ExpertLoad expert_load(const RouterOptions& options, std::span<const T> logits,
 /// sum over experts of (count / (N K)) * (score sum / N). It is 1 when all are chosen equally often.
 /// (transformers does not divide by K, and combines all layers.) 0 without tokens.
 double balance_loss(const RouterOptions& options, const ExpertLoad& load);
+
+/// What a token's score for an expert changes that loss by, times `scale`, for each choice of the expert.
+double balance_of_count(const RouterOptions& options, const ExpertLoad& load, double scale);
 /// Adds `scale` times the loss's gradient, in which counts are constants.
 template <class T>
 void balance_backward(const RouterOptions& options, std::span<const T> logits, const ExpertLoad& load,

@@ -249,10 +249,30 @@ class CudaEngine {
     return desk->choose(layer.layer, *layer.routes, shape, all == nullptr ? layer.logits : all, hooks,
                         layer.sent, stream_);
   }
-  core::Result<void> choice_backward(ExpertDesk* desk, const ExpertShape& shape,
-                                     const ExpertActivations<E>& layer, const StepHooks& hooks,
-                                     const float* d_weights, E* d_logits) const {
-    return desk->logit_gradients(layer.layer, *layer.routes, shape, d_weights, hooks, d_logits, stream_);
+  core::Result<void> choice_backward(ExpertDesk*, const ExpertShape& shape, const ExpertActivations<E>& layer,
+                                     const StepHooks& hooks, float* d_weights, E* d_logits) const {
+    const core::RouterRule rule = shape.config.rule();
+    const core::RouterOptions& router = rule.router;
+    const double scale = hooks.scale_of_router();
+    const bool is_sigmoid = router.score == core::ScoreFunction::sigmoid;
+    const cuda::RouterGradients gradients{
+        .rows = shape.rows,
+        .experts = router.experts,
+        .choices = router.choices,
+        .parts = shape.config.parts,
+        .is_sigmoid = is_sigmoid,
+        .is_softmax_of_chosen = !is_sigmoid && !router.score_before_choice,
+        .is_normalised = router.normalise,
+        .scale = static_cast<float>(router.scale),
+        .balance = core::balance_of_count(router, layer.routes->load, rule.balance * scale),
+        .z = rule.z_loss * scale / static_cast<double>(shape.member.members),
+        .logits = layer.logits,
+        .chosen = layer.sent.experts,
+        .counts = layer.sent.counts,
+        .d_weights = d_weights};
+    run("router backward",
+        [&](cudaStream_t stream) { return cuda::router_backward(gradients, d_logits, stream); });
+    return {};
   }
 
   void gather_tokens(const ExpertTokens<E>& of, const E* x, E* slots) const {

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <utility>
 
-#include "apps/gpt/kernels/element.cuh"
 #include "core/errors.hpp"
 #include "gpu/kernels.hpp"
 
@@ -17,7 +16,8 @@ namespace {
 
 constexpr auto kDeadline = std::chrono::minutes(10);
 
-std::int32_t narrow(std::int64_t place) {
+template <class Number>
+std::int32_t narrow(Number place) {
   return static_cast<std::int32_t>(place);
 }
 
@@ -46,11 +46,10 @@ class Sender {
 
 Result<ExpertDesk> ExpertDesk::create(gpu::Device& device, const ExpertConfig& config, std::size_t layers,
                                       std::size_t rows, std::size_t members) {
-  ExpertDesk desk(config, layers);
-  const std::size_t scores = rows * std::max(config.count, config.sent()) * sizeof(float);
-  desk.down_ = TRY(device.allocate_staging(members * scores));
-  desk.up_ = TRY(
-      device.allocate_staging(std::max(scores, rows * config.sent() * (2 * sizeof(std::int32_t) + 4)) + 64));
+  ExpertDesk desk(config);
+  const std::size_t sent = rows * (3 * config.sent() + config.choices) + config.count;
+  desk.down_ = TRY(device.allocate_staging(members * rows * config.count * sizeof(float)));
+  desk.up_ = TRY(device.allocate_staging(sent * sizeof(std::int32_t) + 128));
   if (config.ranks > 1 && config.grouped)
     desk.groups_ = TRY(device.allocate_staging(2 * (config.most_rows(rows) * sizeof(std::int32_t) + 16)));
   desk.losses_ = TRY(device.allocate_staging(layers * sizeof(double)));
@@ -71,9 +70,9 @@ Result<void> ExpertDesk::choose(std::size_t layer, ExpertRoutes& routes, const E
                                 const float* logits, const StepHooks& hooks,
                                 const ExpertChoices<float>& memory, gpu::StreamView stream) {
   const std::size_t E = config_.count;
-  auto& own = logits_[layer];
+  auto& own = logits_;
   own.resize(shape.rows * E);
-  weights_[layer].resize(shape.rows * config_.sent());
+  weights_.resize(shape.rows * config_.sent());
   if (shape.member.members == 1) {
     TRY(fetch(logits, own, stream));
   } else {
@@ -85,16 +84,19 @@ Result<void> ExpertDesk::choose(std::size_t layer, ExpertRoutes& routes, const E
       place = std::copy_n(all_logits_.begin() + static_cast<std::ptrdiff_t>(row * E), E, place);
   }
   TRY(choose_experts<float>(shape, on_host(layer, routes), all_logits_.data(), hooks));
-  send_choices(layer, routes.dispatch, memory, stream);
+  send_choices(routes, memory, stream);
   return {};
 }
 
-void ExpertDesk::send_choices(std::size_t layer, const core::Dispatch& dispatch,
-                              const ExpertChoices<float>& memory, gpu::StreamView stream) {
+void ExpertDesk::send_choices(const ExpertRoutes& routes, const ExpertChoices<float>& memory,
+                              gpu::StreamView stream) {
+  using Numbers = std::span<const std::int64_t>;
   Sender sender(up_.view(), stream);
-  sender.send(std::span<const std::int64_t>(dispatch.choice_of_slot), memory.choice_of_slot, narrow);
-  sender.send(std::span<const std::int64_t>(dispatch.slot_of_choice), memory.slot_of_choice, narrow);
-  sender.send(std::span<const float>(weights_[layer]), memory.weights, [](float weight) { return weight; });
+  sender.send(Numbers(routes.dispatch.choice_of_slot), memory.choice_of_slot, narrow<std::int64_t>);
+  sender.send(Numbers(routes.dispatch.slot_of_choice), memory.slot_of_choice, narrow<std::int64_t>);
+  sender.send(std::span<const float>(weights_), memory.weights, [](float weight) { return weight; });
+  sender.send(std::span<const std::int32_t>(routes.experts), memory.experts, narrow<std::int32_t>);
+  sender.send(Numbers(routes.load.counts), memory.counts, narrow<std::int64_t>);
 }
 
 // They have memory of their own, because what choose() sends may still be in flight.
@@ -105,21 +107,8 @@ void ExpertDesk::send_groups(const core::ExpertExchange& exchange, const ExpertC
   for (std::size_t row = 0; row < places.size(); ++row)
     rows[static_cast<std::size_t>(places[row])] = static_cast<std::int64_t>(row);
   Sender sender(groups_.view(), stream);
-  sender.send(std::span<const std::int64_t>(places), memory.product_of_row, narrow);
-  sender.send(std::span<const std::int64_t>(rows), memory.row_of_product, narrow);
-}
-
-template <class E>
-Result<void> ExpertDesk::logit_gradients(std::size_t layer, ExpertRoutes& routes, const ExpertShape& shape,
-                                         const float* d_weights, const StepHooks& hooks, E* d_logits,
-                                         gpu::StreamView stream) {
-  std::vector<float> by_weights(weights_[layer].size()), by_logits(logits_[layer].size());
-  TRY(fetch(d_weights, by_weights, stream));
-  choice_backward<float>(shape, on_host(layer, routes), hooks, by_weights, by_logits);
-  Sender(up_.view(), stream).send(std::span<const float>(by_logits), d_logits, [](float value) {
-    return narrowed<E>(value);
-  });
-  return {};
+  sender.send(std::span<const std::int64_t>(places), memory.product_of_row, narrow<std::int64_t>);
+  sender.send(std::span<const std::int64_t>(rows), memory.row_of_product, narrow<std::int64_t>);
 }
 
 void ExpertDesk::send_losses(std::span<const ExpertRoutes> layers, gpu::BufferView losses,
@@ -129,12 +118,5 @@ void ExpertDesk::send_losses(std::span<const ExpertRoutes> layers, gpu::BufferVi
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = layers[i].loss;
   gpu::copy(pinned, losses, stream);
 }
-
-template Result<void> ExpertDesk::logit_gradients<float>(std::size_t, ExpertRoutes&, const ExpertShape&,
-                                                         const float*, const StepHooks&, float*,
-                                                         gpu::StreamView);
-template Result<void> ExpertDesk::logit_gradients<Bf16>(std::size_t, ExpertRoutes&, const ExpertShape&,
-                                                        const float*, const StepHooks&, Bf16*,
-                                                        gpu::StreamView);
 
 }  // namespace troupe::apps::gpt

@@ -13,8 +13,7 @@ namespace troupe::apps::gpt {
 
 /// Here the host decides which experts tokens go to, with the code of the host's own layer (core/experts), so
 /// ties and drops are the same: logits are copied to the host, places and weights back, once per layer and
-/// pass; in backward the gradients with respect to the weights are copied to the host, those with respect to
-/// the logits back. Only here does a pass wait for the device.
+/// forward pass. Only here does a pass wait for the device.
 class ExpertDesk {
  public:
   /// For all layers of a model whose microbatches have `rows` tokens of this rank, and as many of each of
@@ -33,32 +32,24 @@ class ExpertDesk {
   /// Sends the balance losses of these layers, one double each. They stay pinned until the next pass's
   /// choose().
   void send_losses(std::span<const ExpertRoutes> layers, gpu::BufferView losses, gpu::StreamView stream);
-  /// Gradients with respect to the logits (N, E), including the router losses, from those with respect to the
-  /// weights (N, K).
-  template <class E>
-  core::Result<void> logit_gradients(std::size_t layer, ExpertRoutes& routes, const ExpertShape& shape,
-                                     const float* d_weights, const StepHooks& hooks, E* d_logits,
-                                     gpu::StreamView stream);
 
  private:
-  ExpertDesk(const ExpertConfig& config, std::size_t layers)
-      : config_(config), logits_(layers), weights_(layers) {}
+  explicit ExpertDesk(const ExpertConfig& config) : config_(config) {}
   core::Result<void> fetch(const float* from, std::span<float> to, gpu::StreamView stream);
-  /// What the host knows about the layer's last pass.
+  /// What the host is about to know about the layer's pass.
   ExpertActivations<float> on_host(std::size_t layer, ExpertRoutes& routes) {
     ExpertActivations<float> known;
     known.routes = &routes;
     known.layer = layer;
-    known.logits = logits_[layer].data();
-    known.sent.weights = weights_[layer].data();
+    known.logits = logits_.data();
+    known.sent.weights = weights_.data();
     return known;
   }
-  void send_choices(std::size_t layer, const core::Dispatch& dispatch, const ExpertChoices<float>& memory,
-                    gpu::StreamView stream);
+  void send_choices(const ExpertRoutes& routes, const ExpertChoices<float>& memory, gpu::StreamView stream);
 
   ExpertConfig config_;
-  std::vector<std::vector<float>> logits_;   ///< (N, E) of each layer's last pass
-  std::vector<std::vector<float>> weights_;  ///< (N, K) as above
+  std::vector<float> logits_;                ///< (N, E)
+  std::vector<float> weights_;               ///< (N, K)
   std::vector<float> all_logits_;            ///< of all rows of the ranks that share sequences
   gpu::Buffer down_, up_, groups_, losses_;  ///< pinned; each is reused when the next data arrives
   gpu::Event copied_;

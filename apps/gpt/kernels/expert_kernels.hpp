@@ -38,6 +38,23 @@ template <class E>
 cudaError_t combine_backward(const ExpertPlaces& places, const float* weights, const E* slots,
                              const CombineGradients<E>& gradients, cudaStream_t stream);
 
+/// From the gradients of a router's weights to those of its logits: as core::decision_backward(), whose sums
+/// over a row are added in another order here. E experts.
+struct RouterGradients {
+  std::size_t rows, experts, choices;
+  std::size_t parts;  ///< d_weights has so many of each choice, whose gradient is their sum
+  bool is_sigmoid, is_softmax_of_chosen, is_normalised;
+  float scale;          ///< as core::RouterOptions
+  double balance;       ///< of core::balance_backward(), times E / (tokens^2 K); 0: there is no such loss
+  double z;             ///< of core::z_loss_backward(); 0: there is no such loss
+  const float* logits;  ///< (N, E)
+  const std::int32_t* chosen;  ///< (N, K) experts
+  const std::int32_t* counts;  ///< (E) choices of the microbatch
+  float* d_weights;            ///< (N, K, parts), overwritten
+};
+template <class E>
+cudaError_t router_backward(const RouterGradients& of, E* d_logits, cudaStream_t stream);
+
 /// tokens (N, C) += sigmoid(gate) * output (N, C); gate (N) may be null, which stands for 1.
 template <class E>
 cudaError_t add_shared(std::size_t rows, std::size_t width, const E* gate, const E* output, E* tokens,

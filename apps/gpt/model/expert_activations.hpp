@@ -31,6 +31,8 @@ struct ExpertChoices {
   S* weights = nullptr;                    ///< (N, K)
   std::int32_t* choice_of_slot = nullptr;  ///< (S)
   std::int32_t* slot_of_choice = nullptr;  ///< (N, K)
+  std::int32_t* experts = nullptr;         ///< (N, choices)
+  std::int32_t* counts = nullptr;          ///< (E) choices of the whole microbatch
   /// (R) each, for grouped products: where a received row goes among theirs, and the reverse.
   std::int32_t* product_of_row = nullptr;
   std::int32_t* row_of_product = nullptr;
@@ -96,6 +98,8 @@ auto carve_experts(Carver& carver, std::size_t rows, std::size_t width, const Ex
   layer.sent = {.weights = carver.take<SumOf<E>>(S),
                 .choice_of_slot = places(X::kIsDevice, S),
                 .slot_of_choice = places(X::kIsDevice, S),
+                .experts = places(X::kIsDevice, rows * config.choices),
+                .counts = places(X::kIsDevice, config.count),
                 .product_of_row = places(is_grouped, R),
                 .row_of_product = places(is_grouped, R)};
   layer.received = is_spread ? carver.take<E>(R, width) : nullptr;

@@ -63,6 +63,10 @@ inline void __syncthreads() {
   troupe::cuda_emulation::block_barrier();
 }
 
+inline void __syncwarp() {
+  troupe::cuda_emulation::exchange_in_warp(0, troupe::cuda_emulation::lane_in_warp());
+}
+
 template <class Value>
 Value __shfl_xor_sync(unsigned /*mask*/, Value value, int lanes) {
   return troupe::cuda_emulation::shuffle(
