@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "apps/gpt/stage/context_stage.hpp"
-#include "apps/gpt/stage/uncut_model.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -30,34 +29,6 @@ ContextRank::ContextRank(const SequenceMember& member, core::Numerics numerics, 
       is_on_gpu_(device == gpu::DeviceKind::cuda),
       group_(member.members, member.index, numerics),
       device_group_(member.members, member.index, numerics) {}
-
-namespace {
-
-/// For a whole model whose ranks share each sequence.
-Result<StageShape> part_shape(const TrainerOptions& options, const TensorRank& tensor) {
-  const auto members = static_cast<std::size_t>(options.session.training.context_parallel);
-  return StageShape{.batch = TRY(SequencePart::shape_of(options.microbatch, members)),
-                    .keep = options.arithmetic.keep,
-                    .share = tensor.table().share(),
-                    .context_parallel = members};
-}
-
-}  // namespace
-
-Result<std::size_t> ContextRank::bytes(const TrainerOptions& options, const TensorRank& tensor,
-                                       gpu::DeviceKind device) {
-  return stage_bytes(options.model, uncut(options.model), TRY(part_shape(options, tensor)),
-                     options.arithmetic, device);
-}
-
-Result<std::unique_ptr<TrainableModel>> ContextRank::make_model(const TrainerOptions& options,
-                                                                TensorRank& tensor, gpu::Device& device,
-                                                                gpu::StreamView compute) {
-  const StageShape shape = TRY(part_shape(options, tensor));
-  auto stage = TRY(make_stage(options, uncut(options.model), shape, tensor.place(device, compute)));
-  return std::make_unique<UncutModel>(options.model, options.microbatch, std::move(stage),
-                                      TRY(bytes(options, tensor, device.kind())));
-}
 
 Result<std::unique_ptr<TrainableStage>> ContextRank::make_stage(const TrainerOptions& options,
                                                                 const StageCut& cut, const StageShape& shape,

@@ -13,7 +13,7 @@
 #include "apps/gpt/rank/tensor_rank.hpp"
 #include "apps/gpt/stage/stage_memory.hpp"
 #include "apps/gpt/stage/stages.hpp"
-#include "apps/gpt/stage/trainable_model.hpp"
+#include "apps/gpt/stage/trainable_stage.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -26,13 +26,8 @@ class ContextRank {
   static core::Result<std::unique_ptr<ContextRank>> create(const TrainerOptions& options, core::Rank rank,
                                                            gpu::DeviceKind device);
 
-  /// Device memory that make_model() takes.
-  static core::Result<std::size_t> bytes(const TrainerOptions& options, const TensorRank& tensor,
-                                         gpu::DeviceKind device);
-  /// `compute` is the session's stream on a GPU. The result may be used after open().
-  core::Result<std::unique_ptr<TrainableModel>> make_model(const TrainerOptions& options, TensorRank& tensor,
-                                                           gpu::Device& device, gpu::StreamView compute);
-  /// For this rank's part of sequences, with `slots` microbatches. As above.
+  /// For this rank's part of sequences, with the shape's slots. `place` has the session's stream on
+  /// a GPU. The result may be used after open().
   core::Result<std::unique_ptr<TrainableStage>> make_stage(const TrainerOptions& options, const StageCut& cut,
                                                            const StageShape& shape, StagePlace place);
   /// Passes compute in `memory`.

@@ -43,7 +43,8 @@ Result<core::PipelineSchedule> schedule_with(const TrainerOptions& options, Stag
 }  // namespace
 
 bool splits_backward(const TrainerOptions& options) {
-  return options.pipeline.schedule == ScheduleKind::zero_bubble;
+  return options.pipeline.schedule == ScheduleKind::zero_bubble &&
+         options.session.training.pipeline_parallel > 1;
 }
 
 Result<void> check_pipeline(const TrainerOptions& options, core::WorldSize world) {
@@ -82,6 +83,7 @@ Result<StageCut> cut_of(const TrainerOptions& options, PipelinePlace place) {
 }
 
 Result<core::PipelineSchedule> schedule_of(const TrainerOptions& options, PipelinePlace place) {
+  if (options.session.training.pipeline_parallel == 1) return core::PipelineSchedule{1, 1, 0, {{}}};
   return schedule_with(options, TRY(deal_of(options, place)));
 }
 
@@ -106,8 +108,9 @@ Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace 
   const auto how = is_ordered ? HeadGradient::factors : HeadGradient::sum;
   const HeadShape head = head_shape(options);
   std::size_t bytes = elements * sizeof(float);
-  if (options.model.tied_embeddings && cut.is_first()) bytes += head.message_bytes(how);
-  if (options.model.tied_embeddings && cut.is_last())
+  const bool has_copy = options.model.tied_embeddings && cut.stages > 1;
+  if (has_copy && cut.is_first()) bytes += head.message_bytes(how);
+  if (has_copy && cut.is_last())
     bytes += head.value_bytes() + (is_ordered ? stages : 1) * head.message_bytes(how);
   return bytes + stage_bytes(options.model, cut, stage_shape(options, place, schedule, cut.stage),
                              options.arithmetic, device);
@@ -117,7 +120,7 @@ StageShape stage_shape(const TrainerOptions& options, PipelinePlace place,
                        const core::PipelineSchedule& schedule, int stage) {
   return {.batch = batch_of_rank(options),
           .keep = options.arithmetic.keep,
-          .slots = StageRunner(schedule, stage).slots(),
+          .slots = schedule.stages > 1 ? StageRunner(schedule, stage).slots() : PassSlots{1, 1},
           .is_split = splits_backward(options),
           .share = share_of(options, place.rank),
           .context_parallel = static_cast<std::size_t>(options.session.training.context_parallel)};

@@ -24,7 +24,7 @@ bool splits_backward(const TrainerOptions& options);
 
 // For options that pass the check.
 core::Result<StageCut> cut_of(const TrainerOptions& options, PipelinePlace place);
-/// For the microbatches of the rank's lanes.
+/// For the microbatches of the rank's lanes; a rank that has all layers plays these without a schedule.
 core::Result<core::PipelineSchedule> schedule_of(const TrainerOptions& options, PipelinePlace place);
 /// Memory of this rank besides what its session takes.
 core::Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace place,

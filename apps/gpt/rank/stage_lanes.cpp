@@ -45,11 +45,12 @@ std::vector<core::ParameterSpec> StageParameters::select(
 }
 
 StageLanes::StageLanes(actors::Session& session, const StageParameters& parameters,
-                       const ParameterTable& table, const StageMemory& memory)
+                       const ParameterTable& table, const StageMemory& memory, bool is_whole)
     : session_(session),
       parameters_(parameters),
       table_(table),
       memory_(memory),
+      is_whole_(is_whole),
       lanes_(session.lanes()),
       per_lane_(session.training().microbatches),
       losses_(static_cast<std::size_t>(microbatches()), 0),
@@ -83,16 +84,15 @@ std::pair<core::Lane, int> StageLanes::place_of(int microbatch) const {
 
 Result<void> StageLanes::begin(int chunk, int microbatch, std::span<float*> gradients) {
   chunk_ = chunk;
-  const auto [begin, end] = parameters_.chunk(chunk);
+  if (is_whole_) return session_.begin_backward();
   if (chunk == 0 || by_passes()) {
-    if (!by_passes()) TRY(begin_lane(microbatch));
-    for (std::size_t place = begin; place < end; ++place) {
-      const auto index = *parameters_.index(place);
-      const bool is_shared = TRY(session_.sources(index)) > 1;  // an expert's, with one gradient per source
-      gradients[place] = is_shared ? nullptr : TRY(session_.gradient_memory(index)).as<float>().data();
+    if (!by_passes()) {
+      TRY(begin_lane(microbatch));
+      TRY(session_.begin_backward());
     }
-    return {};
+    return find_gradients(chunk, gradients);
   }
+  const auto [begin, end] = parameters_.chunk(chunk);
   auto& waiting = waiting_[{microbatch / per_lane_, chunk}];
   if (waiting.bytes() == 0) {
     auto& unused = unused_[chunk];
@@ -115,8 +115,23 @@ Result<void> StageLanes::begin(int chunk, int microbatch, std::span<float*> grad
 Result<void> StageLanes::begin_lane(int microbatch) {
   const auto [lane, index] = place_of(microbatch);
   if (index == 0) TRY(session_.begin_lane(lane));
-  TRY(session_.begin_microbatch(index));
-  return session_.begin_backward();
+  return session_.begin_microbatch(index);
+}
+
+Result<void> StageLanes::begin_forward(int microbatch, std::span<float*> gradients) {
+  if (!is_whole_) return {};
+  TRY(begin_lane(microbatch));
+  return place_of(microbatch).second == 0 ? find_gradients(0, gradients) : Result<void>{};
+}
+
+Result<void> StageLanes::find_gradients(int chunk, std::span<float*> gradients) {
+  const auto [begin, end] = parameters_.chunk(chunk);
+  for (std::size_t place = begin; place < end; ++place) {
+    const auto index = *parameters_.index(place);
+    const bool is_shared = TRY(session_.sources(index)) > 1;  // an expert's, with one gradient per source
+    gradients[place] = is_shared ? nullptr : TRY(session_.gradient_memory(index)).as<float>().data();
+  }
+  return {};
 }
 
 void StageLanes::ready(std::size_t place) {

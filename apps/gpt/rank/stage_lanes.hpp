@@ -44,25 +44,29 @@ class StageParameters {
 /// are those of the rank's lanes, lane by lane, and every chunk runs backward through them in that order. The
 /// last chunk that a microbatch reaches, the first of forward, adds to the session's gradients. By then a
 /// stage may have finished several lanes in its other chunks: their gradients wait in memory of the
-/// trainer's.
+/// trainer's. A rank that has all layers begins a lane with its first forward.
 class StageLanes {
  public:
-  /// Everything given must outlive it.
+  /// Everything given must outlive it. `is_whole`: the rank has all layers.
   StageLanes(actors::Session& session, const StageParameters& parameters, const ParameterTable& table,
-             const StageMemory& memory);
+             const StageMemory& memory, bool is_whole);
 
   /// Allocates the memory in which gradients of this many lanes wait, if they do; otherwise it is allocated
   /// when needed.
   core::Result<void> reserve(int lanes);
   void begin_step(const StepAverage& average);
   /// SessionOptions::passes describes the step.
-  bool by_passes() const { return session_.units() > 0; }
+  bool by_passes() const { return session_.units() > 0 && !is_whole_; }
+  bool is_whole() const { return is_whole_; }
   int microbatches() const { return static_cast<int>(lanes_.size()) * per_lane_; }
   /// The lane of a pipeline's microbatch, and its number within the lane.
   std::pair<core::Lane, int> place_of(int microbatch) const;
   /// It is the last of its lane.
   bool ends_lane(int microbatch) const { return microbatch % per_lane_ + 1 == per_lane_; }
 
+  /// Before forward of a microbatch on a rank that has all layers; elsewhere it does nothing. Sets where the
+  /// lane's gradients go.
+  core::Result<void> begin_forward(int microbatch, std::span<float*> gradients);
   /// Before a chunk adds to gradients for a microbatch: sets where, by place in the whole table.
   core::Result<void> begin(int chunk, int microbatch, std::span<float*> gradients);
   /// The chunk's contribution to a parameter for the current microbatch is complete. The first failure is
@@ -80,6 +84,7 @@ class StageLanes {
 
   std::size_t waiting_bytes(int chunk) const;
   core::Result<void> begin_lane(int microbatch);
+  core::Result<void> find_gradients(int chunk, std::span<float*> gradients);
   core::Result<void> add_waiting(int lane);
   core::Result<void> end_lane(int lane);
 
@@ -87,6 +92,7 @@ class StageLanes {
   const StageParameters& parameters_;
   const ParameterTable& table_;
   const StageMemory& memory_;
+  const bool is_whole_;
   std::vector<core::Lane> lanes_;
   int per_lane_;
   std::vector<double> losses_;                      ///< per microbatch; of other stages zeros

@@ -83,7 +83,7 @@ Result<std::unique_ptr<DistributedTrainer>> DistributedTrainer::create(
   trainer->biases_ = std::move(biases);
   TrainerOptions of_model = of_job;
   of_model.model = options.model;
-  trainer->model_ = TRY(create_rank_model(world, of_model));
+  trainer->model_ = TRY(RankModel::create(world, of_model));
   if (device_bytes) TRY(check_fits(world, options, *trainer->model_, *device_bytes));
   TRY(trainer->open(world));
   return trainer;
@@ -271,7 +271,7 @@ Result<std::optional<double>> DistributedTrainer::evaluate(std::size_t batches) 
   return loss;
 }
 
-Result<std::span<const float>> DistributedTrainer::logits(TrainableModel::Tokens tokens) {
+Result<std::span<const float>> DistributedTrainer::logits(TokenSpan tokens) {
   TRY(session_->begin_evaluation());
   const auto found = TRY(model_->logits(tokens));
   TRY(session_->end_evaluation());

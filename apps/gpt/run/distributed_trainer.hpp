@@ -54,8 +54,8 @@ class DistributedTrainer {
   bool has_sharded_parameters() const { return session_->units() > 0 || model_->needs_others(); }
   /// Mean loss over `batches` microbatches that cover the evaluation text evenly.
   core::Result<std::optional<double>> evaluate(std::size_t batches);
-  /// As TrainableModel::logits().
-  core::Result<std::span<const float>> logits(TrainableModel::Tokens tokens);
+  /// As RankModel::logits().
+  core::Result<std::span<const float>> logits(TokenSpan tokens);
   /// Writes the model as gpt::export_model() does. If parameters are sharded, the other ranks call
   /// hand_over_parameters() meanwhile.
   core::Result<void> export_model(const ExportOptions& options);

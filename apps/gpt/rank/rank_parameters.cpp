@@ -1,16 +1,57 @@
+#include <set>
+#include <utility>
+
 #include "apps/gpt/model/narrow_values.hpp"
-#include "apps/gpt/rank/pipeline_trainer.hpp"
+#include "apps/gpt/model/optimizer.hpp"
+#include "apps/gpt/rank/rank_model.hpp"
 #include "core/convert.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "core/layout/buffers.hpp"
 
-// The part of PipelineTrainer about the parameters of all stages.
+// The part of RankModel about the parameters of all stages.
 
 namespace troupe::apps::gpt {
 
 using core::Result;
 
-int PipelineTrainer::stage_of(std::size_t place) const {
+std::vector<core::ParameterSpec> session_parameters(const ParameterTable& table, core::DType dtype,
+                                                    const core::TrainingOptions& training,
+                                                    std::optional<core::DType> gather_dtype) {
+  std::set<std::size_t> routing;
+  for (const auto& block : table.blocks) {
+    if (!block.experts) continue;
+    routing.insert(block.experts->router);
+    if (block.experts->shared_gate) routing.insert(*block.experts->shared_gate);
+  }
+  std::vector<core::ParameterSpec> specs;
+  for (const auto& spec : table.specs) {
+    const std::size_t index = specs.size();
+    const bool whole =
+        core::is_whole_parameter({.dimensions = spec.shape.size(),
+                                  .embedding_or_output = index == table.embedding || index == table.head});
+    core::ParameterSpec parameter;
+    parameter.name = spec.name;
+    for (std::size_t extent : spec.shape) parameter.shape.push_back(static_cast<std::int64_t>(extent));
+    parameter.dtype = dtype;
+    parameter.weight_decay = spec.weight_decay;
+    if (spec.unit) parameter.unit = core::UnitIndex{static_cast<std::uint32_t>(*spec.unit)};
+    parameter.is_expert = spec.is_expert;
+    if (whole && !routing.contains(index)) parameter.gather_dtype = gather_dtype;
+    if (!training.groups.empty()) parameter.group = whole ? kMatrices : kOthers;
+    specs.push_back(std::move(parameter));
+  }
+  return specs;
+}
+
+std::vector<core::ParameterSpec> session_parameters(const SharedTable& table, const TrainerOptions& options) {
+  auto specs = session_parameters(table.part(), options.arithmetic.dtype, options.session.training,
+                                  options.gather_dtype);
+  table.declare(specs);
+  return specs;
+}
+
+int RankModel::stage_of(std::size_t place) const {
   for (int stage = 0; stage < cut_.stages; ++stage) {
     const auto cut = cut_model(options_.model, options_.pipeline, cut_.stages, stage);
     for (const ModelPart part : cut->parts) {
@@ -21,7 +62,7 @@ int PipelineTrainer::stage_of(std::size_t place) const {
   CHECK(false, "every parameter is in a stage");
 }
 
-Result<std::uint64_t> PipelineTrainer::parameter_hash() {
+Result<std::uint64_t> RankModel::parameter_hash() {
   std::uint64_t hash = 0;
   const std::size_t count = all_table_.specs.size();
   for (std::size_t place = 0; place < count; ++place) {
@@ -35,8 +76,7 @@ Result<std::uint64_t> PipelineTrainer::parameter_hash() {
   return hash;
 }
 
-Result<void> PipelineTrainer::read_parameter(std::size_t place, core::ElementRange range,
-                                             std::span<float> values) {
+Result<void> RankModel::read_parameter(std::size_t place, core::ElementRange range, std::span<float> values) {
   const auto whole = TRY(take_parameter(place));
   const auto dtype = model_->dtype();
   core::convert_elements(dtype, whole.data() + static_cast<std::size_t>(range.start) * core::size_of(dtype),
@@ -44,7 +84,7 @@ Result<void> PipelineTrainer::read_parameter(std::size_t place, core::ElementRan
   return {};
 }
 
-Result<std::span<const std::byte>> PipelineTrainer::take_parameter(std::size_t place) {
+Result<std::span<const std::byte>> RankModel::take_parameter(std::size_t place) {
   if (taken_ == place) return whole_;
   if (all_parameters_.index(place)) {
     whole_ = TRY(whole_parameter(place));
@@ -61,7 +101,7 @@ Result<std::span<const std::byte>> PipelineTrainer::take_parameter(std::size_t p
 }
 
 /// For a parameter of this stage.
-Result<std::span<const std::byte>> PipelineTrainer::whole_parameter(std::size_t place) {
+Result<std::span<const std::byte>> RankModel::whole_parameter(std::size_t place) {
   taken_.reset();
   if (!is_on_host() && !peers_) return values_on_device(place);
   const auto dtype = model_->dtype();
@@ -79,13 +119,13 @@ Result<std::span<const std::byte>> PipelineTrainer::whole_parameter(std::size_t 
   return std::span<const std::byte>(read_);
 }
 
-Result<std::span<const std::byte>> PipelineTrainer::values_on_device(std::size_t place) {
+Result<std::span<const std::byte>> RankModel::values_on_device(std::size_t place) {
   TRY(before_use(place));
   return share_->whole_on_host(place, {TRY(parameter_memory(place)), model_->dtype()}, memory_);
 }
 
-Result<void> PipelineTrainer::hand_over_parameters() {
-  const bool gives = stages_->members().front().value == 0 && !cut_.is_first();
+Result<void> RankModel::hand_over_parameters() {
+  const bool gives = is_cut() && stages_->members().front().value == 0 && !cut_.is_first();
   for (const std::size_t place : all_parameters_.places()) {
     if (is_on_host() || peers_ || share_->is_shared()) {
       const auto values = TRY(whole_parameter(place));
@@ -98,7 +138,7 @@ Result<void> PipelineTrainer::hand_over_parameters() {
   return {};
 }
 
-Result<void> PipelineTrainer::hand_over(std::span<const std::byte> values) {
+Result<void> RankModel::hand_over(std::span<const std::byte> values) {
   if (is_on_host()) return stages_->wait(TRY(stages_->send(gpu::view_of(values), model_->dtype(), 0)));
   const auto there = TRY(memory_.allocate(values.size()));
   TRY(memory_.write(values, there.view()));
