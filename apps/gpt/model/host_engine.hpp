@@ -12,7 +12,6 @@
 #include "apps/gpt/layers/activation.hpp"
 #include "apps/gpt/layers/attention.hpp"
 #include "apps/gpt/layers/bias.hpp"
-#include "apps/gpt/layers/cross_entropy.hpp"
 #include "apps/gpt/layers/layer_norm.hpp"
 #include "apps/gpt/layers/matmul.hpp"
 #include "apps/gpt/layers/pieces.hpp"
@@ -164,11 +163,9 @@ class HostEngine {
                                            const Activations<T>& a, const StepHooks& hooks,
                                            double* loss) const {
     const std::size_t V = context.config.vocabulary;
+    Group* const group = context.tensor == nullptr ? nullptr : context.tensor->group;
     const double words =
-        context.tensor == nullptr
-            ? gpt::cross_entropy_forward(text.targets, V, a.logits, hooks.loss_rows)
-            : TRY(vocabulary_cross_entropy_forward(context.tensor->group, text.targets, V, a.logits,
-                                                   hooks.loss_rows, context.slices));
+        TRY(gpt::cross_entropy_forward(group, text.targets, V, a.logits, hooks.loss_rows, context.slices));
     *loss = static_cast<double>(static_cast<T>(words));
     return {};
   }
@@ -176,11 +173,7 @@ class HostEngine {
                               const Activations<T>& a, const StepHooks& hooks) const {
     const std::size_t V = context.config.vocabulary;
     const T scale = static_cast<T>(hooks.loss_scale);
-    if (context.tensor == nullptr) {
-      gpt::cross_entropy_backward(text.targets, V, a.logits, scale, hooks.loss_rows);
-    } else {
-      vocabulary_cross_entropy_backward(text.targets, member(context), V, a.logits, scale, hooks.loss_rows);
-    }
+    gpt::cross_entropy_backward(text.targets, member(context), V, a.logits, scale, hooks.loss_rows);
   }
 
   /// The logits of all members' parts of the vocabulary, of which `own` are this one's; in `room` if it has

@@ -33,13 +33,6 @@ Result<std::vector<T>> greatest_of_rows(TensorGroup<T>* group, std::size_t rows,
   return most;
 }
 
-template <class T>
-void exponentials(std::size_t count, const T* x, T most, T* y) {
-  vectorised([=]() __attribute__((always_inline)) {
-    for (std::size_t v = 0; v < count; ++v) y[v] = exponential(x[v] - most);
-  });
-}
-
 }  // namespace
 
 template <class T>
@@ -65,18 +58,22 @@ void vocabulary_embedding_backward(std::span<const std::int32_t> tokens, std::si
 }
 
 template <class T>
-Result<double> vocabulary_cross_entropy_forward(TensorGroup<T>* group, std::span<const std::int32_t> targets,
-                                                std::size_t part, T* logits,
-                                                std::optional<std::size_t> divisor, std::size_t slices) {
+Result<double> cross_entropy_forward(TensorGroup<T>* group, std::span<const std::int32_t> targets,
+                                     std::size_t part, T* logits, std::optional<std::size_t> divisor,
+                                     std::size_t slices) {
   const std::size_t rows = targets.size(), slice = part / slices;
   const std::size_t index = group == nullptr ? 0 : group->index();
   const auto most = TRY(greatest_of_rows(group, rows, part, static_cast<const T*>(logits)));
   // For each slice the sums of exponentials, then the targets' logits minus the greatest.
   std::vector<T> sums(slices * 2 * rows);
   for (std::size_t n = 0; n < rows; ++n) {
+    if (targets[n] == kNoTarget) continue;
     T* row = logits + n * part;
-    if (const auto target = row_of(targets[n], index, part)) sums[rows + n] = row[*target] - most[n];
-    exponentials<T>(part, row, most[n], row);
+    const T greatest = most[n];
+    if (const auto target = row_of(targets[n], index, part)) sums[rows + n] = row[*target] - greatest;
+    vectorised([=]() __attribute__((always_inline)) {
+      for (std::size_t v = 0; v < part; ++v) row[v] = exponential(row[v] - greatest);
+    });
     for (std::size_t i = 0; i < slices; ++i)
       sums[i * 2 * rows + n] = ordered_sum<T>(slice, [=](std::size_t v) { return row[i * slice + v]; });
   }
@@ -85,18 +82,17 @@ Result<double> vocabulary_cross_entropy_forward(TensorGroup<T>* group, std::span
   if (group != nullptr) TRY(group->sum(sums));
   double loss = 0;
   for (std::size_t n = 0; n < rows; ++n) {
+    if (targets[n] == kNoTarget) continue;
     const T inverse = T{1} / sums[n];
     for (std::size_t v = 0; v < part; ++v) logits[n * part + v] *= inverse;
-    if (targets[n] == kNoTarget) continue;
     loss += std::log(static_cast<double>(sums[n])) - static_cast<double>(sums[rows + n]);
   }
   return loss / static_cast<double>(loss_divisor(targets, divisor));
 }
 
 template <class T>
-void vocabulary_cross_entropy_backward(std::span<const std::int32_t> targets, std::size_t index,
-                                       std::size_t part, T* probabilities, T scale,
-                                       std::optional<std::size_t> divisor) {
+void cross_entropy_backward(std::span<const std::int32_t> targets, std::size_t index, std::size_t part,
+                            T* probabilities, T scale, std::optional<std::size_t> divisor) {
   const T share = scale / static_cast<T>(loss_divisor(targets, divisor));
   for (std::size_t n = 0; n < targets.size(); ++n) {
     T* row = probabilities + n * part;
@@ -109,66 +105,23 @@ void vocabulary_cross_entropy_backward(std::span<const std::int32_t> targets, st
   }
 }
 
-template <class T>
-Result<void> vocabulary_entropy_forward(TensorGroup<T>& group, const VocabularyEntropy<T>& of, T* entropy) {
-  const std::size_t N = of.rows, P = of.part;
-  const auto most = TRY(greatest_of_rows(&group, N, P, of.logits));
-  std::vector<T> sums(2 * N);  // of exponentials, then of exponentials times their logits minus the greatest
-  for (std::size_t n = 0; n < N; ++n) {
-    const T* x = of.logits + n * P;
-    T* e = of.probabilities + n * P;
-    const T top = most[n];
-    exponentials<T>(P, x, top, e);
-    sums[n] = ordered_sum<T>(P, [=](std::size_t v) { return e[v]; });
-    sums[N + n] = ordered_sum<T>(P, [=](std::size_t v) { return e[v] * (x[v] - top); });
-  }
-  TRY(group.sum(sums));
-  for (std::size_t n = 0; n < N; ++n) {
-    const T inverse = T{1} / sums[n];
-    for (std::size_t v = 0; v < P; ++v) of.probabilities[n * P + v] *= inverse;
-    const double below = static_cast<double>(sums[N + n]) / static_cast<double>(sums[n]);
-    entropy[n] = static_cast<T>(std::log(static_cast<double>(sums[n])) - below);
-    of.mean[n] = static_cast<T>(static_cast<double>(most[n]) + below);
-  }
-  return {};
-}
-
-template <class T>
-void vocabulary_entropy_backward(const VocabularyEntropy<T>& of, const T* d_entropy, T* d_logits) {
-  const std::size_t P = of.part;
-  for (std::size_t n = 0; n < of.rows; ++n) {
-    for (std::size_t v = n * P; v < (n + 1) * P; ++v)
-      d_logits[v] = -of.probabilities[v] * (of.logits[v] - of.mean[n]) * d_entropy[n];
-  }
-}
-
 template void vocabulary_embedding_forward<float>(std::span<const std::int32_t>, std::size_t, std::size_t,
                                                   std::size_t, const float*, float*);
 template void vocabulary_embedding_backward<float>(std::span<const std::int32_t>, std::size_t, std::size_t,
                                                    std::size_t, const float*, float*);
-template Result<double> vocabulary_cross_entropy_forward<float>(TensorGroup<float>*,
-                                                                std::span<const std::int32_t>, std::size_t,
-                                                                float*, std::optional<std::size_t>,
-                                                                std::size_t);
-template void vocabulary_cross_entropy_backward<float>(std::span<const std::int32_t>, std::size_t,
-                                                       std::size_t, float*, float,
-                                                       std::optional<std::size_t>);
-template Result<void> vocabulary_entropy_forward<float>(TensorGroup<float>&, const VocabularyEntropy<float>&,
-                                                        float*);
-template void vocabulary_entropy_backward<float>(const VocabularyEntropy<float>&, const float*, float*);
+template Result<double> cross_entropy_forward<float>(TensorGroup<float>*, std::span<const std::int32_t>,
+                                                     std::size_t, float*, std::optional<std::size_t>,
+                                                     std::size_t);
+template void cross_entropy_backward<float>(std::span<const std::int32_t>, std::size_t, std::size_t, float*,
+                                            float, std::optional<std::size_t>);
 template void vocabulary_embedding_forward<double>(std::span<const std::int32_t>, std::size_t, std::size_t,
                                                    std::size_t, const double*, double*);
 template void vocabulary_embedding_backward<double>(std::span<const std::int32_t>, std::size_t, std::size_t,
                                                     std::size_t, const double*, double*);
-template Result<double> vocabulary_cross_entropy_forward<double>(TensorGroup<double>*,
-                                                                 std::span<const std::int32_t>, std::size_t,
-                                                                 double*, std::optional<std::size_t>,
-                                                                 std::size_t);
-template void vocabulary_cross_entropy_backward<double>(std::span<const std::int32_t>, std::size_t,
-                                                        std::size_t, double*, double,
-                                                        std::optional<std::size_t>);
-template Result<void> vocabulary_entropy_forward<double>(TensorGroup<double>&,
-                                                         const VocabularyEntropy<double>&, double*);
-template void vocabulary_entropy_backward<double>(const VocabularyEntropy<double>&, const double*, double*);
+template Result<double> cross_entropy_forward<double>(TensorGroup<double>*, std::span<const std::int32_t>,
+                                                      std::size_t, double*, std::optional<std::size_t>,
+                                                      std::size_t);
+template void cross_entropy_backward<double>(std::span<const std::int32_t>, std::size_t, std::size_t, double*,
+                                             double, std::optional<std::size_t>);
 
 }  // namespace troupe::apps::gpt
