@@ -12,6 +12,7 @@
 #include "core/errors.hpp"
 #include "tests/apps_gpt/masked_text.hpp"
 #include "tests/apps_gpt/tensors.hpp"
+#include "tests/apps_gpt/typed_model.hpp"
 
 namespace troupe::apps::gpt {
 namespace {
@@ -156,14 +157,14 @@ TEST_F(LossAverages, OfAStepAreOverTargetsOrMeansOfMeansAndRoutersCountPerMicrob
 TEST_F(LossAverages, OfAnEvaluationAreOverItsTargets) {
   const auto options = uneven_run();
   auto trainer = LocalTrainer::create(options, corpus_).value();
+  Model model = Model::create(options.model, options.microbatch).value();
   constexpr std::size_t kBatches = 3;
   double sum = 0;
   std::size_t targets = 0;
   Batch batch(options.microbatch);
   for (std::size_t i = 0; i < kBatches; ++i) {
     batch.fill_evenly(corpus_.evaluation(), i, kBatches);
-    const auto mean =
-        trainer.model().forward_loss(trainer.parameters(), batch.tokens(), batch.targets()).value();
+    const auto mean = model.forward_loss(trainer.parameters(), batch.tokens(), batch.targets()).value();
     sum += static_cast<double>(mean) * static_cast<double>(batch.target_count());
     targets += batch.target_count();
   }

@@ -1,4 +1,4 @@
-#include "apps/gpt/stage/model.hpp"
+#include "tests/apps_gpt/typed_model.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

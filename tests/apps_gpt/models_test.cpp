@@ -5,9 +5,9 @@
 
 #include <cmath>
 
-#include "apps/gpt/stage/model.hpp"
-#include "gpu/host/host_device.hpp"
 #include "tests/apps_gpt/tensors.hpp"
+#include "tests/apps_gpt/typed_model.hpp"
+#include "tests/apps_gpt/uncut_model.hpp"
 
 namespace troupe::apps::gpt {
 namespace {
@@ -87,8 +87,7 @@ TEST(Models, FlopsPerTokenAreSixAWeightAndTheAttention) {
 
 TEST(Models, TheHostsModelIsTheReference) {
   const auto config = preset("tiny").value();
-  const auto device = gpu::open_host_device().value();
-  const auto model = create_model(config, {1, 4}, {}, *device, nullptr).value();
+  const auto model = create_host_model(config, {1, 4}).value();
   auto values = initial_parameters(model->table().specs, 1);
   Tensors<float> gradients(model->table().specs);
   const auto parameters = values.constant();

@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "tests/apps_gpt/tensors.hpp"
+#include "tests/apps_gpt/typed_model.hpp"
 
 namespace troupe::apps::gpt {
 namespace {
@@ -38,6 +41,16 @@ TEST(SampleToken, TemperatureSharpensDownToTheLikeliest) {
   EXPECT_EQ(sample_token(kLogits, {.temperature = 0.5, .top_k = 0}, 0.69), 1);
   EXPECT_EQ(sample_token(kLogits, {.temperature = 0.5, .top_k = 0}, 0.70), 2);
   EXPECT_EQ(sample_token(kLogits, {.temperature = 0}, 0.999), 1);
+}
+
+/// Continues a prompt of bytes.
+core::Result<std::string> sample_text(Model& model, Model::Parameters parameters, std::string_view prompt,
+                                      std::size_t bytes, const SamplingOptions& options) {
+  TextCodec codec;
+  auto window = TRY(encode_prompt(prompt, model.config().vocabulary, codec));
+  return gpt::sample_text(
+      [&](std::span<const std::int32_t> tokens) { return model.logits(parameters, tokens); },
+      model.shape().length, std::move(window), bytes, options, codec);
 }
 
 class SampleText : public testing::Test {

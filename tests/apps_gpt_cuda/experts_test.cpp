@@ -127,7 +127,7 @@ TEST(CudaExperts, TakeRoomForAllRowsThatMayCome) {
   const auto bytes = [&](std::size_t ranks, std::optional<double> capacity) {
     model.experts.ranks = ranks;
     model.experts.capacity_factor = capacity;
-    return cuda_activation_bytes(model, shape, {DType::f32});
+    return cuda_stage_bytes(model, uncut(model), {.batch = shape}, DType::f32);
   };
   const std::size_t C = model.width, F = model.experts.feed_forward, layers = model.layers;
   const std::size_t own = 4 * 16 * 2, expected = 4 * own;

@@ -34,7 +34,8 @@ TEST(CudaModel, UsesNoGpuButItsOwn) {
   std::thread([] {
     const auto device = gpu::open_cuda_device({.device = 1}).value();
     const auto stream = device->create_stream({.name = "compute"}).value();
-    EXPECT_TRUE(create_cuda_model(preset("tiny").value(), {1, 4}, {}, *device, stream.get()));
+    EXPECT_TRUE(
+        create_cuda_model(preset("tiny").value(), {1, 4}, {.dtype = DType::bf16}, *device, stream.get()));
   }).join();
 
   EXPECT_EQ(cuda_emulation::contexts(), std::set<int>{1});
@@ -46,7 +47,7 @@ TEST(CudaModel, RefusesWhatItCannotCompute) {
   wide.heads = 1;
   wide.width = 256;
 
-  const auto model = create_cuda_model(wide, {1, 4}, {}, gpu.device(), gpu.stream());
+  const auto model = create_cuda_model(wide, {1, 4}, {.dtype = DType::bf16}, gpu.device(), gpu.stream());
 
   ASSERT_FALSE(model);
   EXPECT_EQ(model.error().code, core::Errc::invalid_argument);
@@ -58,7 +59,7 @@ TEST(CudaModel, RefusesHeadsWhoseParametersWouldNotBeAligned) {
   const auto is_made = [&](void (*change)(ModelConfig&)) {
     ModelConfig model = preset("tiny").value();
     change(model);
-    const auto made = create_cuda_model(model, {1, 4}, {}, gpu.device(), gpu.stream());
+    const auto made = create_cuda_model(model, {1, 4}, {.dtype = DType::bf16}, gpu.device(), gpu.stream());
     if (!made) {
       EXPECT_NE(made.error().message.find("must be multiples of 8 in bf16"), std::string::npos)
           << made.error().message;
@@ -104,7 +105,7 @@ TEST(CudaModel, SaysHowMuchMemoryItAskedFor) {
   ModelConfig large = preset("demo").value();
   large.layers = 64;
 
-  const auto model = create_cuda_model(large, {512, 64}, {}, gpu.device(), gpu.stream());
+  const auto model = create_cuda_model(large, {512, 64}, {.dtype = DType::bf16}, gpu.device(), gpu.stream());
 
   ASSERT_FALSE(model);
   EXPECT_EQ(model.error().code, core::Errc::out_of_memory);

@@ -126,8 +126,8 @@ class PartsOnGpu {
   }
 
   const SharedTable& table() const { return table_; }
-  TrainableModel::Parameters parameters() const { return parameters_; }
-  TrainableModel::Gradients gradients() const { return gradients_; }
+  UncutModel::Parameters parameters() const { return parameters_; }
+  UncutModel::Gradients gradients() const { return gradients_; }
 
  private:
   TestGpu& gpu_;
@@ -142,8 +142,8 @@ class MemberOnGpu {
   MemberOnGpu(const Case& of, Keep keep, DeviceRoom& room, const TensorShare& share)
       : group_(room, share.index, gpu_),
         parts_(of, share, gpu_),
-        model_(create_cuda_model(config_of(of), of.shape, {of.dtype, false, keep, share}, gpu_.device(),
-                                 gpu_.stream(), &group_)
+        model_(create_cuda_model(config_of(of), of.shape, {of.dtype, false, keep}, gpu_.device(),
+                                 gpu_.stream(), share, &group_)
                    .value()),
         is_masked_(of.decoder.is_masked) {}
 
@@ -164,13 +164,13 @@ class MemberOnGpu {
   std::vector<float> gradient(std::size_t parameter) { return parts_.gradient(parameter); }
 
   const SharedTable& table() const { return parts_.table(); }
-  TrainableModel& model() { return *model_; }
+  UncutModel& model() { return *model_; }
 
  private:
   TestGpu gpu_;
   DeviceSliceGroup group_;
   PartsOnGpu parts_;
-  std::unique_ptr<TrainableModel> model_;
+  std::unique_ptr<UncutModel> model_;
   bool is_masked_;
 };
 

@@ -7,11 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "apps/gpt/cuda/cuda_model.hpp"
+#include "apps/gpt/cuda/cuda_stage.hpp"
 #include "apps/gpt/layers/cross_entropy.hpp"
-#include "apps/gpt/stage/model.hpp"
+#include "core/errors.hpp"
 #include "core/random.hpp"
 #include "tests/apps_gpt/tensors.hpp"
+#include "tests/apps_gpt/typed_model.hpp"
+#include "tests/apps_gpt/uncut_model.hpp"
 #include "tests/apps_gpt_cuda/test_gpu.hpp"
 
 namespace troupe::apps::gpt {
@@ -211,6 +213,16 @@ inline std::vector<std::int32_t> some_targets(const BatchShape& shape, std::uint
   return targets;
 }
 
+/// A whole model, which a group may share the layers of.
+inline core::Result<std::unique_ptr<UncutModel>> create_cuda_model(
+    const ModelConfig& config, BatchShape shape, ModelOptions options, gpu::Device& device,
+    gpu::StreamView compute, const TensorShare& share = {}, DeviceTensorGroup* group = nullptr) {
+  const StageShape whole{.batch = shape, .keep = options.keep, .share = share};
+  auto stage = TRY(create_cuda_stage(config, uncut(config), whole, options, device, compute, {group}));
+  return std::make_unique<UncutModel>(config, shape, std::move(stage),
+                                      cuda_stage_bytes(config, uncut(config), whole, options.dtype));
+}
+
 /// A model with its parameters, which the host holds too, and zeroed gradients.
 class OnGpu {
  public:
@@ -260,13 +272,13 @@ class OnGpu {
     }
   }
 
-  TrainableModel& model() { return *model_; }
-  TrainableModel::Parameters parameters() const { return parameters_; }
-  TrainableModel::Gradients gradient_pointers() { return gradients_; }
+  UncutModel& model() { return *model_; }
+  UncutModel::Parameters parameters() const { return parameters_; }
+  UncutModel::Gradients gradient_pointers() { return gradients_; }
 
  private:
   TestGpu gpu_;
-  std::unique_ptr<TrainableModel> model_;
+  std::unique_ptr<UncutModel> model_;
   std::vector<const std::byte*> parameters_;
   std::vector<float*> gradients_;
   bool is_masked_;

@@ -13,9 +13,9 @@
 #include "apps/command_line/pairs.hpp"
 #include "apps/gpt/pretrained/export_model.hpp"
 #include "apps/gpt/pretrained/pretrained_model.hpp"
-#include "apps/gpt/stage/model.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"
+#include "tests/apps_gpt/typed_model.hpp"
 
 namespace troupe::apps::gpt {
 namespace {

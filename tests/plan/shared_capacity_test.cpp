@@ -13,7 +13,7 @@
 #include "apps/gpt/rank/stage_lanes.hpp"
 #include "apps/gpt/rank/stage_passes.hpp"
 #include "apps/gpt/rank/tensor_rank.hpp"
-#include "apps/gpt/stage/stages.hpp"
+#include "apps/gpt/stage/models.hpp"
 #include "apps/pipeline/runner.hpp"
 #include "apps/troupe/plan/capacity_report.hpp"
 #include "core/program/job_programs.hpp"

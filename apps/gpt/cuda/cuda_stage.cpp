@@ -64,7 +64,7 @@ CudaPlaces<E> place_all(Carver& carver, const ModelConfig& config, const StageCu
 template <class E>
 class CudaStage final : public EngineStage<CudaEngine<E>> {
  public:
-  CudaStage(CudaModelOptions options, gpu::StreamView stream) : options_(options), stream_(stream) {}
+  CudaStage(ModelOptions options, gpu::StreamView stream) : options_(options), stream_(stream) {}
   ~CudaStage() override {
     core::disregard(stream_->synchronize(kDeadline), "passes that fail now are missed by nobody");
   }
@@ -103,7 +103,7 @@ class CudaStage final : public EngineStage<CudaEngine<E>> {
   Result<void> send_angles(gpu::Device& device, const SequenceMember& member);
   void hand_on_routes(int chunk, PassSlots slots);
 
-  CudaModelOptions options_;
+  ModelOptions options_;
   gpu::StreamView stream_;
   gpu::Buffer memory_;
   CudaPlaces<E> places_;
@@ -236,7 +236,7 @@ Result<std::span<const float>> CudaStage<E>::logits_of(int chunk, std::size_t to
 
 template <class E>
 Result<std::unique_ptr<TrainableStage>> create(const ModelConfig& config, const StageCut& cut,
-                                               const StageShape& shape, CudaModelOptions options,
+                                               const StageShape& shape, ModelOptions options,
                                                gpu::Device& device, gpu::StreamView compute,
                                                DeviceGroups groups) {
   auto stage = std::make_unique<CudaStage<E>>(options, compute);
@@ -251,10 +251,70 @@ std::size_t bytes_of(const ModelConfig& config, const StageCut& cut, const Stage
   return plan.bytes();
 }
 
+/// For ranks that share layers: a sum in their order takes a slot for each.
+constexpr std::size_t kMostMembers = 256;
+
+Result<void> check_cuda_share(const ModelConfig& config, const TensorShare& share) {
+  TRY(check_share(config, share));
+  if (share.size > kMostMembers) {
+    return core::fail(core::Errc::unavailable, "on a GPU at most {} ranks share a layer, found {}; use fewer",
+                      kMostMembers, share.size);
+  }
+  return {};
+}
+
 }  // namespace
 
+Result<void> check_cuda_model(const ModelConfig& whole, BatchShape shape, core::DType dtype,
+                              const TensorShare& share) {
+  TRY(validate(whole));
+  TRY(check_shape(whole, shape));
+  TRY(check_cuda_share(whole, share));
+  const ModelConfig config = config_of_share(whole, share.size);
+  const std::string of_share = share.size > 1 ? fmt::format(" of each of {} ranks", share.size) : "";
+  if (config.head_size() > cuda::kMostHeadSize) {
+    return core::fail(core::Errc::invalid_argument,
+                      "on a GPU heads must be at most {} wide, found {}; use more or narrower heads",
+                      cuda::kMostHeadSize, config.head_size());
+  }
+  // A grid has at most 65,535 rows of blocks.
+  if (shape.batch * config.heads > 65535) {
+    return core::fail(
+        core::Errc::invalid_argument,
+        "on a GPU sequences x heads must be at most 65535, found {} x {}; use a smaller microbatch",
+        shape.batch, config.heads);
+  }
+  if (dtype != core::DType::bf16 && dtype != core::DType::f32) {
+    return core::fail(core::Errc::invalid_argument, "on a GPU the model computes in bf16 or f32, found {}",
+                      core::name_of(dtype));
+  }
+  // Parameters are contiguous, and kernels load 16 bytes at a time.
+  const std::size_t step = 16 / core::size_of(dtype);
+  if (config.width % step != 0 || config.feed_forward % step != 0) {
+    return core::fail(core::Errc::invalid_argument,
+                      "on a GPU width and feed_forward{} must be multiples of {} in {}, found {} and {}",
+                      of_share, step, core::name_of(dtype), config.width, config.feed_forward);
+  }
+  if (config.experts.count > 0 &&
+      (config.experts.feed_forward % step != 0 || config.experts.shared_feed_forward % step != 0)) {
+    return core::fail(core::Errc::invalid_argument,
+                      "on a GPU the feed_forward of experts must be multiples of {} in {}, found {} and {}",
+                      step, core::name_of(dtype), config.experts.feed_forward,
+                      config.experts.shared_feed_forward);
+  }
+  if (config.query_width() % step != 0 || config.key_width() % step != 0 ||
+      (config.query_key_norm && config.head_size() % step != 0)) {
+    return core::fail(
+        core::Errc::invalid_argument,
+        "on a GPU heads and key_value_heads{} times their width must be multiples of {} in {}, and "
+        "so must that width where queries and keys have norms; found {} and {} heads of {}",
+        of_share, step, core::name_of(dtype), config.heads, config.key_heads(), config.head_size());
+  }
+  return {};
+}
+
 Result<std::unique_ptr<TrainableStage>> create_cuda_stage(const ModelConfig& config, const StageCut& cut,
-                                                          const StageShape& shape, CudaModelOptions options,
+                                                          const StageShape& shape, ModelOptions options,
                                                           gpu::Device& device, gpu::StreamView compute,
                                                           DeviceGroups groups) {
   CHECK((shape.share.size > 1) == (groups.layers != nullptr), "members of a group have a share");

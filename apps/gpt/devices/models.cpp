@@ -3,11 +3,8 @@
 #include <utility>
 
 #include "apps/gpt/stage/host_stage.hpp"
-#include "apps/gpt/stage/shared_model.hpp"
-#include "apps/gpt/stage/stages.hpp"
 #include "core/errors.hpp"
 #ifdef TROUPE_HAS_CUDA
-#include "apps/gpt/cuda/cuda_model.hpp"
 #include "apps/gpt/cuda/cuda_stage.hpp"
 #endif
 
@@ -26,16 +23,6 @@ constexpr const char* kWithoutCuda =
 
 double gib(std::size_t bytes) {
   return static_cast<double>(bytes) / (std::size_t{1} << 30);
-}
-
-std::size_t activation_bytes(const ModelConfig& config, BatchShape shape, ModelOptions options,
-                             gpu::DeviceKind device) {
-#ifdef TROUPE_HAS_CUDA
-  if (device == gpu::DeviceKind::cuda)
-    return cuda_activation_bytes(config, shape, {options.dtype, options.tf32, options.keep});
-#endif
-  (void)device;
-  return host_stage_bytes(config, uncut(config), {.batch = shape, .keep = options.keep});
 }
 
 }  // namespace
@@ -58,29 +45,13 @@ Result<void> check_model(const ModelConfig& config, BatchShape shape, ModelOptio
   return {};
 }
 
-Result<std::unique_ptr<TrainableModel>> create_model(const ModelConfig& config, BatchShape shape,
-                                                     ModelOptions options, gpu::Device& device,
-                                                     gpu::StreamView compute) {
-  TRY(check_model(config, shape, options, device.kind()));
-  if (device.kind() != gpu::DeviceKind::cuda) {
-    return create_host_model(config, shape, options.keep);
-  }
-#ifdef TROUPE_HAS_CUDA
-  return create_cuda_model(config, shape, {options.dtype, options.tf32, options.keep}, device, compute);
-#else
-  (void)compute;
-  return fail(Errc::unavailable, kWithoutCuda);
-#endif
-}
-
 Result<std::unique_ptr<TrainableStage>> create_stage(const ModelConfig& config, const StageCut& cut,
                                                      const StageShape& shape, ModelOptions options,
                                                      StagePlace place) {
   if (place.device.kind() != gpu::DeviceKind::cuda)
     return create_host_stage(config, cut, shape, place.groups);
 #ifdef TROUPE_HAS_CUDA
-  return create_cuda_stage(config, cut, shape, {options.dtype, options.tf32}, place.device, place.compute,
-                           place.device_groups);
+  return create_cuda_stage(config, cut, shape, options, place.device, place.compute, place.device_groups);
 #else
   (void)options;
   return fail(Errc::unavailable, kWithoutCuda);
@@ -97,36 +68,14 @@ std::size_t stage_bytes(const ModelConfig& config, const StageCut& cut, const St
   return host_stage_bytes(config, cut, shape);
 }
 
-Result<void> check_shared_model(const SharedModel& model, gpu::DeviceKind device) {
-  TRY(validate(model.config));
+Result<void> check_shared_model(const ModelConfig& config, BatchShape shape, ModelOptions options,
+                                const TensorShare& share, gpu::DeviceKind device) {
+  TRY(validate(config));
 #ifdef TROUPE_HAS_CUDA
-  if (device == gpu::DeviceKind::cuda)
-    return check_cuda_model(model.config, model.shape, model.options.dtype, model.share);
+  if (device == gpu::DeviceKind::cuda) return check_cuda_model(config, shape, options.dtype, share);
 #endif
-  (void)device;
-  return check_share(model.config, model.share);
-}
-
-Result<std::unique_ptr<TrainableModel>> create_shared_model(const SharedModel& model, StagePlace place) {
-  const auto& [config, shape, options, share] = model;
-  if (place.device.kind() != gpu::DeviceKind::cuda)
-    return create_host_model(config, shape, options.keep, share, place.groups.layers);
-#ifdef TROUPE_HAS_CUDA
-  return create_cuda_model(config, shape, {options.dtype, options.tf32, options.keep, share}, place.device,
-                           place.compute, place.device_groups.layers);
-#else
-  return fail(Errc::unavailable, kWithoutCuda);
-#endif
-}
-
-std::size_t shared_model_bytes(const SharedModel& model, gpu::DeviceKind device) {
-  const auto& [config, shape, options, share] = model;
-#ifdef TROUPE_HAS_CUDA
-  if (device == gpu::DeviceKind::cuda)
-    return cuda_activation_bytes(config, shape, {options.dtype, options.tf32, options.keep, share});
-#endif
-  (void)device;
-  return host_stage_bytes(config, uncut(config), {.batch = shape, .keep = options.keep, .share = share});
+  (void)shape, (void)options, (void)device;
+  return check_share(config, share);
 }
 
 MemoryNeed memory_need(const ModelConfig& config, BatchShape shape, ModelOptions options,
@@ -136,7 +85,8 @@ MemoryNeed memory_need(const ModelConfig& config, BatchShape shape, ModelOptions
   return {.parameters = count * core::size_of(options.dtype),
           .gradients = count * sizeof(float),
           .optimizer = count * sizeof(float) * states,
-          .activations = activation_bytes(config, shape, options, device)};
+          .activations =
+              stage_bytes(config, uncut(config), {.batch = shape, .keep = options.keep}, options, device)};
 }
 
 Result<void> check_memory(const MemoryNeed& need, std::size_t device_bytes) {

@@ -11,8 +11,8 @@
 #include "apps/gpt/rank/session_device_group.hpp"
 #include "apps/gpt/rank/session_group.hpp"
 #include "apps/gpt/rank/tensor_rank.hpp"
+#include "apps/gpt/stage/models.hpp"
 #include "apps/gpt/stage/stage_memory.hpp"
-#include "apps/gpt/stage/stages.hpp"
 #include "apps/gpt/stage/trainable_stage.hpp"
 
 namespace troupe::apps::gpt {

@@ -5,7 +5,7 @@
 #include "apps/gpt/model/weight_work.hpp"
 #include "apps/gpt/rank/stage_passes.hpp"
 #include "apps/gpt/rank/tensor_rank.hpp"
-#include "apps/gpt/stage/stages.hpp"
+#include "apps/gpt/stage/models.hpp"
 #include "apps/pipeline/runner.hpp"
 #include "core/errors.hpp"
 #include "core/schedule/check_schedule.hpp"

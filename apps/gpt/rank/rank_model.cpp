@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "apps/gpt/stage/stages.hpp"
+#include "apps/gpt/stage/models.hpp"
 #include "core/errors.hpp"
 #include "core/schedule/check_schedule.hpp"
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "apps/gpt/stage/shared_model.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -32,7 +31,7 @@ Result<std::unique_ptr<TensorRank>> TensorRank::create(const TrainerOptions& opt
                 share.size * share.slices, share.size);
   }
   if (share.is_sliced())
-    TRY(check_shared_model({options.model, options.microbatch, options.arithmetic, share}, device));
+    TRY(check_shared_model(options.model, options.microbatch, options.arithmetic, share, device));
   return std::unique_ptr<TensorRank>(new TensorRank(options, share, device));
 }
 

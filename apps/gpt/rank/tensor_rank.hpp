@@ -9,9 +9,8 @@
 #include "apps/gpt/options/run_options.hpp"
 #include "apps/gpt/rank/session_device_group.hpp"
 #include "apps/gpt/rank/session_group.hpp"
+#include "apps/gpt/stage/models.hpp"
 #include "apps/gpt/stage/stage_memory.hpp"
-#include "apps/gpt/stage/stages.hpp"
-#include "apps/gpt/stage/trainable_model.hpp"
 
 namespace troupe::apps::gpt {
 

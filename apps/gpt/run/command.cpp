@@ -54,7 +54,7 @@ Result<void> export_trained(LocalTrainer& trainer, const ExportOptions& to) {
     std::copy_n(whole + range.start, values.size(), values.begin());
     return Result<void>{};
   };
-  TRY(export_model(trainer.model().config(), read, to));
+  TRY(export_model(trainer.config(), read, to));
   print("exported the model to {}\n", to.directory);
   return {};
 }
@@ -72,7 +72,11 @@ Result<RunEnd> train_locally(const RunOptions& run, bool only_evaluates) {
   const auto microbatches = static_cast<std::size_t>(training.lanes * training.microbatches);
   const std::size_t tokens_per_step = run.trainer.microbatch.rows() * microbatches;
   print("{} parameters, {} KiB of activations, {} tokens per step\n", parameter_count(config),
-        trainer.model().activation_bytes() >> 10, tokens_per_step);
+        memory_need(config, run.trainer.microbatch, {.keep = run.trainer.arithmetic.keep},
+                    gpu::DeviceKind::host)
+                .activations >>
+            10,
+        tokens_per_step);
   if (only_evaluates) {
     TRY(print_perplexity(trainer));
     return RunEnd::finished;
@@ -94,9 +98,7 @@ Result<RunEnd> train_locally(const RunOptions& run, bool only_evaluates) {
   // What was trained is on disk before anything else can fail.
   TRY(export_trained(trainer, run.export_to));
   if (run.sample_bytes == 0) return RunEnd::finished;
-  const auto next = [&](Model::Tokens window) {
-    return trainer.model().logits(trainer.parameters(), window);
-  };
+  const auto next = [&](TokenSpan window) { return trainer.logits(window); };
   const auto sample =
       TRY(sample_text(next, config.context, std::move(prompt), run.sample_bytes, run.sampling, codec));
   print("\n{}\n", core::printable_of(run.prompt + sample));

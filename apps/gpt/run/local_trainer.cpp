@@ -20,7 +20,8 @@ Result<LocalTrainer> LocalTrainer::create(const TrainerOptions& options, const C
                       "lanes and microbatches must be 1 or more, found {} and {}", training.lanes,
                       training.microbatches);
   }
-  auto model = TRY(Model::create(options.model, options.microbatch, options.arithmetic.keep));
+  const StageShape shape{.batch = options.microbatch, .keep = options.arithmetic.keep};
+  auto model = TRY(create_host_stage(options.model, uncut(options.model), shape));
   TRY(check_memory(memory_need(options.model, options.microbatch, {.keep = options.arithmetic.keep},
                                gpu::DeviceKind::host),
                    physical_memory_bytes()));
@@ -30,9 +31,10 @@ Result<LocalTrainer> LocalTrainer::create(const TrainerOptions& options, const C
   return trainer;
 }
 
-LocalTrainer::LocalTrainer(const TrainerOptions& options, const Corpus& corpus, Model model)
+LocalTrainer::LocalTrainer(const TrainerOptions& options, const Corpus& corpus,
+                           std::unique_ptr<TrainableStage> model)
     : options_(options), corpus_(&corpus), model_(std::move(model)), batch_(options.microbatch) {
-  for (const ParameterSpec& spec : model_.table().specs) {
+  for (const ParameterSpec& spec : model_->table().specs) {
     const std::size_t count = spec.elements();
     Tensor& tensor = tensors_.emplace_back();
     for (auto* part : {&tensor.value, &tensor.gradient, &tensor.first_moment, &tensor.second_moment}) {
@@ -47,7 +49,7 @@ LocalTrainer::LocalTrainer(const TrainerOptions& options, const Corpus& corpus, 
 
 Result<void> LocalTrainer::begin(const InitialValues& initial) {
   for (std::size_t i = 0; i < tensors_.size(); ++i)
-    TRY(initial.read(model_.table().specs[i], tensors_[i].value));
+    TRY(initial.read(model_->table().specs[i], tensors_[i].value));
   return {};
 }
 
@@ -63,7 +65,11 @@ Result<StepReport> LocalTrainer::step() {
     for (int microbatch = 0; microbatch < training.microbatches; ++microbatch) {
       batch_.fill_at_random(corpus_->training(), {options_.seed, next_step_, core::Lane{lane},
                                                   static_cast<std::uint32_t>(microbatch)});
-      loss += TRY(model_.forward_backward(readable_, gradients_, batch_.tokens(), batch_.targets(), hooks));
+      const StageText text{batch_.tokens(), batch_.targets()};
+      double with_routers = TRY(forward(text, hooks));
+      for (const ExpertRoutes& layer : model_->routes(0, 0)) with_routers += layer.loss;
+      loss += static_cast<double>(static_cast<float>(with_routers));
+      TRY(model_->backward(0, 0, {readable_, gradients_, hooks}, text));
       targets += batch_.target_count();
     }
   }
@@ -79,13 +85,27 @@ Result<StepReport> LocalTrainer::step() {
   return StepReport{core::Step{next_step_.value++}, loss * share, targets, norm, learning_rate};
 }
 
+Result<double> LocalTrainer::forward(StageText text, const StepHooks& hooks) {
+  const StagePass pass{readable_, gradients_, hooks};
+  TRY(model_->forward(0, {}, pass, text));
+  TRY(model_->loss(0, 0, pass, text));
+  return TRY(model_->take_losses(1)).front().words;
+}
+
+Result<std::span<const float>> LocalTrainer::logits(TokenSpan tokens) {
+  const StepHooks hooks;
+  const StagePass pass{readable_, {}, hooks};
+  TRY(model_->forward_sequence(0, pass, tokens));
+  return model_->logits_of(0, tokens.size() - 1, pass);
+}
+
 Result<std::optional<double>> LocalTrainer::evaluate(std::size_t batches) {
   TargetMean mean(options_.microbatch.rows());
   StepHooks hooks;
   mean.set(hooks);
   for (std::size_t index = 0; index < batches; ++index) {
     batch_.fill_evenly(corpus_->evaluation(), index, batches);
-    mean.add(TRY(model_.forward_loss(readable_, batch_.tokens(), batch_.targets(), hooks)));
+    mean.add(TRY(forward({batch_.tokens(), batch_.targets()}, hooks)));
     mean.count(batch_.target_count());
   }
   TRY(corpus_->check_unchanged());
@@ -93,10 +113,8 @@ Result<std::optional<double>> LocalTrainer::evaluate(std::size_t batches) {
 }
 
 Result<Perplexity> LocalTrainer::perplexity() {
-  auto measured = TRY(gpt::perplexity(corpus_->evaluation(), options_.microbatch,
-                                      [&](Model::Tokens tokens, Model::Tokens targets) -> Result<double> {
-                                        return TRY(model_.forward_loss(readable_, tokens, targets));
-                                      }));
+  const auto loss = [&](TokenSpan tokens, TokenSpan targets) { return forward({tokens, targets}, {}); };
+  auto measured = TRY(gpt::perplexity(corpus_->evaluation(), options_.microbatch, loss));
   TRY(corpus_->check_unchanged());
   return measured;
 }
@@ -117,7 +135,7 @@ void LocalTrainer::update(float gradient_scale, double learning_rate) {
   const auto root_correction = static_cast<float>(std::sqrt(1 - std::pow(adam.beta2, count)));
   const auto epsilon = static_cast<float>(adam.epsilon);
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    const double decay = model_.table().specs[i].weight_decay ? adam.weight_decay : 0;
+    const double decay = model_->table().specs[i].weight_decay ? adam.weight_decay : 0;
     const auto keep = static_cast<float>(1 - learning_rate * decay);
     Tensor& tensor = tensors_[i];
     for (std::size_t j = 0; j < tensor.value.size(); ++j) {

@@ -1,13 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "apps/gpt/model/initial_values.hpp"
 #include "apps/gpt/options/run_options.hpp"
-#include "apps/gpt/stage/model.hpp"
+#include "apps/gpt/stage/trainable_stage.hpp"
 #include "apps/gpt/text/data.hpp"
 #include "apps/gpt/text/perplexity.hpp"
 
@@ -38,22 +40,28 @@ class LocalTrainer {
   /// Over the whole evaluation text.
   core::Result<Perplexity> perplexity();
 
-  Model& model() { return model_; }
-  Model::Parameters parameters() const { return readable_; }
+  /// As RankModel::logits().
+  core::Result<std::span<const float>> logits(TokenSpan tokens);
+
+  const ModelConfig& config() const { return options_.model; }
+  /// In the order of the model's table, in f32.
+  std::span<const std::byte* const> parameters() const { return readable_; }
 
  private:
   struct Tensor {
     std::vector<float> value, gradient, first_moment, second_moment;
   };
 
-  LocalTrainer(const TrainerOptions& options, const Corpus& corpus, Model model);
+  LocalTrainer(const TrainerOptions& options, const Corpus& corpus, std::unique_ptr<TrainableStage> model);
+  /// The mean loss of the words, in nats.
+  core::Result<double> forward(StageText text, const StepHooks& hooks);
   core::Result<void> begin(const InitialValues& initial);
   double gradient_norm() const;
   void update(float gradient_scale, double learning_rate);
 
   TrainerOptions options_;
   const Corpus* corpus_;
-  Model model_;
+  std::unique_ptr<TrainableStage> model_;  ///< all layers
   Batch batch_;
   core::Step next_step_;
   std::int64_t updates_ = 0;

@@ -8,7 +8,6 @@
 
 #include "apps/gpt/layers/matmul.hpp"
 #include "apps/gpt/stage/engine_stage.hpp"
-#include "apps/gpt/stage/uncut_model.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -118,16 +117,6 @@ Result<std::unique_ptr<TrainableStage>> create_host_stage(const ModelConfig& con
   TRY(prepare_blas());
   return std::make_unique<HostStage>(config_of_share(config, shape.share.size), cut, shape, groups,
                                      std::move(memory));
-}
-
-Result<std::unique_ptr<TrainableModel>> create_host_model(const ModelConfig& config, BatchShape shape,
-                                                          Keep keep, const TensorShare& share,
-                                                          TensorGroup<float>* group) {
-  TRY(validate(config));
-  const StageShape whole{.batch = shape, .keep = keep, .share = share};
-  auto stage = TRY(create_host_stage(config, uncut(config), whole, {group}));
-  return std::make_unique<UncutModel>(config, shape, std::move(stage),
-                                      host_stage_bytes(config, uncut(config), whole));
 }
 
 }  // namespace troupe::apps::gpt

@@ -5,7 +5,6 @@
 
 #include "apps/gpt/model/host_engine.hpp"
 #include "apps/gpt/stage/stage_core.hpp"
-#include "apps/gpt/stage/trainable_model.hpp"
 #include "apps/gpt/stage/trainable_stage.hpp"
 #include "core/result.hpp"
 
@@ -20,12 +19,6 @@ std::size_t host_stage_bytes(const ModelConfig& config, const StageCut& cut, con
 core::Result<std::unique_ptr<TrainableStage>> create_host_stage(const ModelConfig& config,
                                                                 const StageCut& cut, const StageShape& shape,
                                                                 StageGroups groups = {});
-
-/// A whole model, which a group may share the layers of: the stage of a pipeline of one. As above.
-core::Result<std::unique_ptr<TrainableModel>> create_host_model(const ModelConfig& config, BatchShape shape,
-                                                                Keep keep = Keep::activations,
-                                                                const TensorShare& share = {},
-                                                                TensorGroup<float>* group = nullptr);
 
 /// The machine's total memory, whether free or not.
 std::size_t physical_memory_bytes();

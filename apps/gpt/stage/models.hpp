@@ -4,7 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "apps/gpt/stage/trainable_model.hpp"
+#include "apps/gpt/model/device_group.hpp"
+#include "apps/gpt/stage/cut.hpp"
+#include "apps/gpt/stage/trainable_stage.hpp"
 #include "gpu/device.hpp"
 
 namespace troupe::apps::gpt {
@@ -15,15 +17,29 @@ struct ModelOptions {
   Keep keep = Keep::activations;
 };
 
-/// Refuses what create_model() would refuse, before anything is allocated.
+/// Refuses, before anything is allocated, what create_stage() would refuse of a model.
 core::Result<void> check_model(const ModelConfig& config, BatchShape shape, ModelOptions options,
                                gpu::DeviceKind device);
+/// The same of the layers that a group of ranks shares: Errc::invalid_argument names what does not divide,
+/// Errc::unavailable what cannot be cut.
+core::Result<void> check_shared_model(const ModelConfig& config, BatchShape shape, ModelOptions options,
+                                      const TensorShare& share, gpu::DeviceKind device);
 
-/// The model for a device: the host's reference, or the GPU's on `compute`, a stream of the device, which the
-/// host does not use.
-core::Result<std::unique_ptr<TrainableModel>> create_model(const ModelConfig& config, BatchShape shape,
-                                                           ModelOptions options, gpu::Device& device,
-                                                           gpu::StreamView compute);
+/// Where a stage computes, and with which ranks. All of it must outlive the stage.
+struct StagePlace {
+  gpu::Device& device;
+  gpu::StreamView compute = nullptr;  ///< a stream of the device, which the host does not use
+  StageGroups groups{};               ///< on the host: those that match the shape's share and sequences
+  DeviceGroups device_groups{};       ///< as above on a GPU
+};
+
+/// The stage for a device: the host's reference, or the GPU's. Errors as theirs.
+core::Result<std::unique_ptr<TrainableStage>> create_stage(const ModelConfig& config, const StageCut& cut,
+                                                           const StageShape& shape, ModelOptions options,
+                                                           StagePlace place);
+/// Device memory that create_stage() takes.
+std::size_t stage_bytes(const ModelConfig& config, const StageCut& cut, const StageShape& shape,
+                        ModelOptions options, gpu::DeviceKind device);
 
 /// Memory that training takes on a device.
 struct MemoryNeed {

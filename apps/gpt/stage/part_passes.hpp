@@ -25,8 +25,6 @@ struct PartContext {
   Keep keep;
 };
 
-using TokenSpan = std::span<const std::int32_t>;
-
 template <class X, class E>
 core::Result<void> token_forward(const PartContext<X>& context, const Pass<E>& pass, typename X::Text text,
                                  E* x) {

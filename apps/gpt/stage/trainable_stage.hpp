@@ -38,14 +38,17 @@ struct StageGroups {
   TensorGroup<float>* sequences = nullptr;  ///< members have parts of the same sequences
 };
 
+using TokenSpan = std::span<const std::int32_t>;
+
 /// The text of a microbatch; a chunk in the middle of the model reads neither.
 struct StageText {
-  std::span<const std::int32_t> tokens, targets;
+  TokenSpan tokens, targets;
 };
 
 /// A pass of a stage, with pointers in the order of the whole model's table, of which a chunk uses its own.
 struct StagePass {
-  std::span<const std::byte* const> parameters;  ///< in the stage's dtype, in its device's memory
+  std::span<const std::byte* const> parameters;  ///< in the stage's dtype, in its device's memory; they
+                                                 ///< must live until the losses are taken
   std::span<float* const> gradients;             ///< as above; empty if nothing is added
   const StepHooks& hooks;
 };
@@ -66,8 +69,10 @@ struct StageLoss {
   double total() const { return std::accumulate(routes.begin(), routes.end(), words); }
 };
 
-/// One stage of a pipeline with the interface that the trainer uses, wherever its tensors are: as
-/// TrainableModel, with one microbatch of a chunk per slot. It owns no parameters.
+/// One stage of a pipeline, or a whole model as the only one, with the interface that the trainer uses,
+/// wherever its tensors are: one microbatch of a chunk per slot. It owns no parameters. Passes may be only
+/// enqueued when they return; hooks are called during enqueueing, so whatever a hook lets proceed must follow
+/// the stream. One thread at a time.
 class TrainableStage {
  public:
   virtual ~TrainableStage() = default;

@@ -29,14 +29,6 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
   return tokens[static_cast<std::size_t>(chosen - cumulative.begin())];
 }
 
-core::Result<std::string> sample_text(Model& model, Model::Parameters parameters, std::string_view prompt,
-                                      std::size_t bytes, const SamplingOptions& options) {
-  TextCodec codec;
-  auto window = TRY(encode_prompt(prompt, model.config().vocabulary, codec));
-  return sample_text([&](std::span<const std::int32_t> tokens) { return model.logits(parameters, tokens); },
-                     model.shape().length, std::move(window), bytes, options, codec);
-}
-
 core::Result<std::vector<std::int32_t>> sample_tokens(const NextLogits& next, std::size_t length,
                                                       std::vector<std::int32_t> window, std::size_t count,
                                                       const SamplingOptions& options,

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/gpt/stage/model.hpp"
 #include "apps/gpt/text/text_codec.hpp"
+#include "core/result.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -44,9 +44,5 @@ core::Result<std::vector<std::int32_t>> encode_prompt(std::string_view prompt, s
 core::Result<std::string> sample_text(const NextLogits& next, std::size_t length,
                                       std::vector<std::int32_t> prompt, std::size_t bytes,
                                       const SamplingOptions& options, TextCodec& codec);
-
-/// From a model on the host whose tokens are bytes.
-core::Result<std::string> sample_text(Model& model, Model::Parameters parameters, std::string_view prompt,
-                                      std::size_t bytes, const SamplingOptions& options);
 
 }  // namespace troupe::apps::gpt

@@ -15,12 +15,12 @@
 #include "apps/gpt/model/share.hpp"
 #include "apps/gpt/stage/context_stage.hpp"
 #include "apps/gpt/stage/host_stage.hpp"
-#include "apps/gpt/stage/model.hpp"
-#include "apps/gpt/stage/uncut_model.hpp"
 #include "core/random.hpp"
 #include "tests/apps_gpt/gradient_check.hpp"
 #include "tests/apps_gpt/tensor/members.hpp"
 #include "tests/apps_gpt/tensors.hpp"
+#include "tests/apps_gpt/typed_model.hpp"
+#include "tests/apps_gpt/uncut_model.hpp"
 
 // Routers decide about all rows of a microbatch, of which each member of a group that shares sequences has
 // some.

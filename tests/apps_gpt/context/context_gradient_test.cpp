@@ -6,10 +6,10 @@
 
 #include "apps/gpt/layers/cross_entropy.hpp"
 #include "apps/gpt/model/sequences.hpp"
-#include "apps/gpt/stage/model.hpp"
 #include "tests/apps_gpt/gradient_check.hpp"
 #include "tests/apps_gpt/tensor/members.hpp"
 #include "tests/apps_gpt/tensors.hpp"
+#include "tests/apps_gpt/typed_model.hpp"
 
 namespace troupe::apps::gpt {
 namespace {

@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "apps/gpt/model/host_engine.hpp"
-#include "apps/gpt/stage/model.hpp"
 #include "tests/apps_gpt/gradient_check.hpp"
 #include "tests/apps_gpt/tensors.hpp"
+#include "tests/apps_gpt/typed_model.hpp"
 
 namespace troupe::apps::gpt {
 namespace {

@@ -11,9 +11,9 @@
 
 #include "apps/gpt/model/expert_exchange.hpp"
 #include "apps/gpt/model/expert_peers.hpp"
-#include "apps/gpt/stage/model.hpp"
 #include "core/random.hpp"
 #include "tests/apps_gpt/tensors.hpp"
+#include "tests/apps_gpt/typed_model.hpp"
 
 namespace troupe::apps::gpt {
 namespace {

@@ -9,8 +9,9 @@
 
 #include "apps/gpt/rank/tensor_rank.hpp"
 #include "apps/gpt/stage/host_stage.hpp"
-#include "apps/gpt/stage/shared_model.hpp"
+#include "apps/gpt/stage/models.hpp"
 #include "tests/apps_gpt/tensor/members.hpp"
+#include "tests/apps_gpt/uncut_model.hpp"
 
 namespace troupe::apps::gpt {
 namespace {
@@ -162,7 +163,8 @@ TEST(TensorRank, TakesAsMuchForItsActivationsAsIsSaidBefore) {
       for (const Keep keep : {Keep::activations, Keep::inputs}) {
         const TensorShare share{size, 1, sequence, 4 / size};
         const auto model = create_host_model(config, {3, 5}, keep, share, &group).value();
-        EXPECT_EQ(shared_model_bytes({config, {3, 5}, {.keep = keep}, share}, gpu::DeviceKind::host),
+        const StageShape shape{.batch = {3, 5}, .keep = keep, .share = share};
+        EXPECT_EQ(stage_bytes(config, uncut(config), shape, {}, gpu::DeviceKind::host),
                   model->activation_bytes());
       }
     }

@@ -1,4 +1,4 @@
-#include "apps/gpt/stage/host_stage.hpp"
+#include "tests/apps_gpt/uncut_model.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 /// A member's parameters and gradients, and how often it was told of each.
 struct MemberOfModel {
-  MemberOfModel(const TrainableModel& model, const SharedTable& shared) {
+  MemberOfModel(const UncutModel& model, const SharedTable& shared) {
     const RandomValues initial(3);
     for (std::size_t p = 0; p < model.table().specs.size(); ++p) {
       values.emplace_back(model.table().specs[p].elements());

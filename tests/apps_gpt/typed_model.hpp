@@ -8,17 +8,27 @@
 
 #include "apps/gpt/model/activations.hpp"
 #include "apps/gpt/model/config.hpp"
+#include "apps/gpt/model/group.hpp"
 #include "apps/gpt/model/host_engine.hpp"
 #include "apps/gpt/model/parameters.hpp"
 #include "apps/gpt/model/pass.hpp"
-#include "apps/gpt/stage/sharing.hpp"
 #include "apps/gpt/stage/stage_core.hpp"
 
 namespace troupe::apps::gpt {
 
-/// A decoder-only transformer (pre-norm, rotary positions, causal attention) and room for the activations of
-/// one microbatch. It owns no parameters: each call is given pointers to them in the order of
-/// parameter_table(). One thread at a time; the same inputs give the same bits on machines of one kind.
+/// The groups that a model computes with; null: alone.
+template <class T>
+struct Sharing {
+  TensorGroup<T>* layers = nullptr;   ///< members keep parts of the same layers
+  bool sequence = false;              ///< and only their own rows of the residual stream
+  TensorGroup<T>* context = nullptr;  ///< members keep parts of the same sequences
+  std::size_t slices = 1;             ///< of each layer, that this member computes
+};
+
+/// The host's model over elements of a type, for gradient checks in fp64: a decoder-only transformer
+/// (pre-norm, rotary positions, causal attention) and room for the activations of one microbatch. It owns no
+/// parameters: each call is given pointers to them in the order of parameter_table(). One thread at a time;
+/// the same inputs give the same bits on machines of one kind.
 template <class T>
 class BasicModel {
  public:

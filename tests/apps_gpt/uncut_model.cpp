@@ -1,8 +1,9 @@
-#include "apps/gpt/stage/uncut_model.hpp"
+#include "tests/apps_gpt/uncut_model.hpp"
 
 #include <numeric>
 #include <utility>
 
+#include "apps/gpt/stage/host_stage.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -62,6 +63,15 @@ Result<std::span<const float>> UncutModel::logits(Parameters parameters, Tokens 
   const StagePass pass{parameters, {}, hooks};
   TRY(stage_->forward_sequence(0, pass, tokens));
   return stage_->logits_of(0, tokens.size() - 1, pass);
+}
+
+Result<std::unique_ptr<UncutModel>> create_host_model(const ModelConfig& config, BatchShape shape, Keep keep,
+                                                      const TensorShare& share, TensorGroup<float>* group) {
+  TRY(validate(config));
+  const StageShape whole{.batch = shape, .keep = keep, .share = share};
+  auto stage = TRY(create_host_stage(config, uncut(config), whole, {group}));
+  return std::make_unique<UncutModel>(config, shape, std::move(stage),
+                                      host_stage_bytes(config, uncut(config), whole));
 }
 
 }  // namespace troupe::apps::gpt
