@@ -200,21 +200,19 @@ struct Share {
   std::size_t first, end, stride;
 };
 
-/// Calls body.finish(first, body.fetch<n>(first)) for the packs of a share. A body fetches what it reads;
-/// `many` packs are under way at a time.
-template <int many = 2, class Body>
+/// Calls body.finish(first, body.fetch<n>(first)) for the packs of a share. A body fetches what it reads; two
+/// packs are under way at a time.
+template <class Body>
 __device__ __forceinline__ void for_packs(const Shape& shape, const Share& share, Body& body) {
   std::size_t pack = share.first;
-  const std::size_t apart = share.stride * kPackElements;
-  for (; pack + (many - 1) * share.stride < share.end; pack += many * share.stride) {
-    const std::size_t first = shape.head + pack * kPackElements;
-    decltype(body.template fetch<kPackElements>(first)) fetched[many];
-#pragma unroll
-    for (int i = 0; i < many; ++i) fetched[i] = body.template fetch<kPackElements>(first + i * apart);
-#pragma unroll
-    for (int i = 0; i < many; ++i) body.finish(first + i * apart, fetched[i]);
+  for (; pack + share.stride < share.end; pack += 2 * share.stride) {
+    const std::size_t one = shape.head + pack * kPackElements, other = one + share.stride * kPackElements;
+    const auto of_one = body.template fetch<kPackElements>(one);
+    const auto of_other = body.template fetch<kPackElements>(other);
+    body.finish(one, of_one);
+    body.finish(other, of_other);
   }
-  for (; pack < share.end; pack += share.stride) {
+  if (pack < share.end) {
     const std::size_t last = shape.head + pack * kPackElements;
     body.finish(last, body.template fetch<kPackElements>(last));
   }
@@ -243,11 +241,11 @@ __device__ __forceinline__ void for_each_pack(const Shape& shape, Body& body) {
 }
 
 /// The same, but with the packs of a block next to each other.
-template <int many = 2, class Body>
+template <class Body>
 __device__ __forceinline__ void for_each_pack_of_blocks(const Shape& shape, Body& body) {
   const std::size_t of_block = (shape.packs + gridDim.x - 1) / gridDim.x;
   const std::size_t begin = blockIdx.x * of_block, end = begin + of_block;
-  for_packs<many>(shape, {begin + threadIdx.x, end < shape.packs ? end : shape.packs, blockDim.x}, body);
+  for_packs(shape, {begin + threadIdx.x, end < shape.packs ? end : shape.packs, blockDim.x}, body);
   for_singles(shape, share_of_grid(shape), body);
 }
 
