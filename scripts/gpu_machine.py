@@ -88,6 +88,7 @@ class Machine:
         self.nccl = find_nccl(environment, folders)
         self.gpus = gpus(environment)
         self.torch = python(environment, "from importlib import metadata; print(metadata.version('torch'))")
+        self.transformers = python(environment, "import transformers; print(transformers.__version__)")
         self.sanitizer = sanitizer(environment)
 
     def text(self):

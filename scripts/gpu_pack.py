@@ -29,14 +29,20 @@ EMULATED_NCCL = "libnccl_emulated.so"
 # What drivers, NCCL and cuBLAS may ask for beside what programs do; those of another C library would not do.
 ALSO = ("libdl.so.2", "libpthread.so.0", "librt.so.1", "libutil.so.1", "libresolv.so.2", "libanl.so.1", "libm.so.6",
         "libgcc_s.so.1", "libstdc++.so.6")
+LIBRARY = "libtroupe.so.0"  # for Python, in native/ with what it loads; PYTHON uses it
+NOT_BESIDE_PYTHON = {"libc.so.6", "ld-linux-x86-64.so.2", *ALSO}  # the process has them
+PYTHON = ("python/src/troupe", "tests/python/ranks.py", "tests/python/models.py", "tests/python/torch_gpu_test.py",
+          "scripts/peers/torch_gpu_steps.py")
 SCRIPTS = ("gpu_check", "gpu_checks.py", "gpu_machine.py", "gpu_rows.py", "gpu_benchmarks.py", "gpu_pack.py",
            "peers/torch_gpt.py")
 
 
 def build(folder, architectures, targets):
     flags = f"-Wl,--dynamic-linker={PLACEHOLDER},--disable-new-dtags,-rpath,'$ORIGIN/../lib'"
+    of_library = "-Wl,--disable-new-dtags,-rpath,'$ORIGIN'"
     configure = ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
-                 "-DTROUPE_CUDA=ON", "-DTROUPE_BUILD_BENCHMARKS=OFF", f"-DCMAKE_EXE_LINKER_FLAGS={flags}", "--log-level=WARNING"]
+                 "-DTROUPE_CUDA=ON", "-DTROUPE_BUILD_BENCHMARKS=OFF", f"-DCMAKE_EXE_LINKER_FLAGS={flags}",
+                 f"-DCMAKE_SHARED_LINKER_FLAGS={of_library}", "--log-level=WARNING"]
     configure += [f"-DCMAKE_CUDA_ARCHITECTURES={architectures}"] if architectures else []
     subprocess.run([str(word) for word in configure], check=True)
     subprocess.run(["cmake", "--build", str(folder), "--target", *targets], check=True)
@@ -74,6 +80,23 @@ def copy_programs(folder, root, emulated):
         subprocess.run(["strip", "--strip-unneeded", library], check=True)
 
 
+def copy_python(folder, root):
+    """What a Python with PyTorch runs."""
+    native = root / "native"
+    native.mkdir()
+    shutil.copy(folder / "lib" / LIBRARY, native / LIBRARY)
+    subprocess.run(["strip", "--strip-unneeded", native / LIBRARY], check=True)
+    for name, path in libraries_of(folder / "lib" / LIBRARY).items():
+        if name not in NOT_BESIDE_PYTHON:
+            if not (root / "lib" / name).exists():
+                shutil.copy(path, root / "lib" / name)
+            (native / name).symlink_to(pathlib.Path("../lib") / name)
+    for name in PYTHON:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        copy(ROOT / name, root / name)
+
+
 def commit():
     def git(*arguments):
         return subprocess.run(["git", "-C", ROOT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -82,10 +105,13 @@ def commit():
 
 
 def pack(target, folder, architectures, emulated=False):
-    build(folder, architectures, [*EMULATED.values(), "rehearsal_nccl"] if emulated else TARGETS.values())
+    build(folder, architectures,
+          [*EMULATED.values(), "rehearsal_nccl"] if emulated else [*TARGETS.values(), "troupe_shared"])
     root = folder / "pack"
     shutil.rmtree(root, ignore_errors=True)
     copy_programs(folder, root, emulated)
+    if not emulated:
+        copy_python(folder, root)
     shutil.copytree(ROOT / "tests/golden/optimizers", root / "tests/golden/optimizers")
     (root / "text.txt").write_text("".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))))
     manifest = {"commit": commit(), "date": datetime.date.today().isoformat(), "emulated": emulated}

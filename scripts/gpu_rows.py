@@ -5,6 +5,7 @@ import shutil
 
 import gpu_benchmarks
 from gpu_checks import NO_TIME, NOT_FOUND, Row, Section, command_row, judged, records, slug
+from gpu_pack import LIBRARY
 
 # In a rehearsal: takes the place of compute-sanitizer and its eight words of options.
 STAND_IN = """#!/bin/sh
@@ -35,6 +36,7 @@ SPLIT = ("--pipeline-schedule", "zero-bubble")
 STAGES = ("--pipeline-parallel", "2")
 LAYERS = ("--tensor-parallel", "2")
 SEQUENCES = ("--context-parallel", "2")
+SHARED = (LAYERS, SEQUENCES, (*LAYERS, "--sequence-parallel"), (*LAYERS, "--experts", "4"), (*SEQUENCES, "--experts", "4"))
 
 
 def tests_passed(text):
@@ -95,7 +97,8 @@ class Rows:
 
     def bits(self, dtype, ranks, *more, model=()):
         """A short run; its losses are kept."""
-        steps = 4 if self.checks.emulated else 20
+        # Ranks that share a GPU take turns on it, and those of one model wait for each other in every layer.
+        steps = 4 if self.checks.emulated or model in SHARED else 20
         name = " ".join([f"apps/gpt {dtype}, {ranks} rank{'s' if ranks > 1 else ''}", *model, *more])
         folder = self.checks.work / slug("gpt", dtype, ranks, *model, *more)
 
@@ -175,6 +178,24 @@ class Rows:
                                (*way, "--experts", "4"))
         return rows
 
+    # Models of PyTorch.
+
+    def of_pytorch(self):
+        needs = ("libtroupe on a GPU", "gpu", "nccl", "torch", "transformers")
+        environment = {"TROUPE_LIBRARY": str(self.root / "native" / LIBRARY), "PYTHONDONTWRITEBYTECODE": "1"}
+
+        def ran(text):
+            return int(re.search(r"^Ran (\d+) tests", text, re.MULTILINE).group(1))
+
+        return [self.needing(needs, command_row(
+                    "troupe.torch: models of PyTorch", ["python3", self.root / "tests/python/torch_gpu_test.py"], 120,
+                    environment=environment, figure=lambda text: f"{ran(text)} tests",
+                    passed=lambda text: ran(text) > 0 and "skipped" not in text)),
+                self.needing(needs, command_row(
+                    "troupe.torch beside PyTorch alone",
+                    ["python3", self.root / "scripts/peers/torch_gpu_steps.py", "--rounds", 1], 90,
+                    environment=environment, figure=lambda text: ", ".join(text.split("\n")[-5:]).strip(", ")))]
+
     # Failures.
 
     def failure(self, signal):
@@ -217,18 +238,21 @@ class Rows:
 
     def sections(self):
         benchmarks = gpu_benchmarks.Benchmarks(self)
-        # Jobs whose layers wait for other ranks are not among them: they would take turns on a GPU that ranks share.
         at_once = max(1, min(4, (os.cpu_count() or 1) // 4))
+        models, beside_pytorch = self.of_pytorch()
         return [
             Section(15, [command_row("troupe doctor", [self.program("troupe"), "doctor"], 30),
                          *(self.tests(name, "gpu_tests", suite, 40) for name, suite in CONTRACTS)]),
-            Section(15, [self.groups(ranks) for ranks in (1, 2, 4)]),
-            Section(50, self.core_bits(), at_once),
+            Section(12, [self.groups(ranks) for ranks in (1, 2, 4)]),
+            Section(65, self.core_bits(), at_once),
+            Section(35, [models]),
+            Section(8, [self.tests("apps/gpt: kernels and model against the host's", "apps_gpt_gpu_tests", None, 60,
+                                   ("gpu", "cublas"))]),
+            Section(45, benchmarks.rows()),
             Section(40, [self.failure("KILL"), self.failure("STOP")]),
-            Section(150, benchmarks.rows()),
-            Section(10, [self.tests("apps/gpt: kernels and model against the host's", "apps_gpt_gpu_tests", None, 60,
-                                    ("gpu", "cublas"))]),
-            Section(110, self.more_bits()),
-            Section(90, benchmarks.more_rows()),
+            Section(130, self.more_bits(), at_once),
+            Section(60, benchmarks.more_rows()),
+            Section(40, [beside_pytorch]),
+            Section(70, benchmarks.compiled_rows()),
             Section(40, self.sanitized()),
         ]
