@@ -105,7 +105,7 @@ def bits(state):
     found = hashlib.sha256()
     for name in sorted(state):
         found.update(name.encode())
-        found.update(state[name].detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        found.update(state[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
 

@@ -86,6 +86,7 @@ class Collective(ctypes.Structure):
 
 
 Fill = ctypes.CFUNCTYPE(None, c_int64, POINTER(c_float), c_size_t, c_void_p)
+Launch = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
 
 _handle, _shape, _memory = c_void_p, POINTER(c_int64), POINTER(c_void_p)
 _error, _size, _posted = POINTER(CError), POINTER(c_size_t), POINTER(c_uint64)
@@ -116,6 +117,9 @@ CALLS = {
     "parameter": (_handle, c_uint32, _memory, _size),
     "gradient": (_handle, c_uint32, _memory, _size),
     "gradient_of_source": (_handle, c_uint32, c_int32, _memory, _size),
+    "parameter_memory": (_handle, c_uint32, _memory, _size),
+    "gradient_memory": (_handle, c_uint32, _memory, _size),
+    "on_compute_stream": (_handle, Launch, c_void_p),
     "gradient_ready": (_handle, c_uint32),
     "end_lane": (_handle, c_double),
     "end_weighted_lane": (_handle, c_double, c_double),

@@ -176,7 +176,8 @@ class Session:
         handle = ctypes.c_void_p()
         self._kept = options._kept
         _c.call("session_join", options._handle, ctypes.byref(handle))
-        self._handle, self._owner = handle, os.getpid()
+        self._handle: Optional[ctypes.c_void_p] = handle
+        self._owner = os.getpid()
         self._read_place()
 
     def _read_place(self) -> None:
@@ -192,7 +193,7 @@ class Session:
         has put another process in a lost rank's place. Memory that the session gave before may not be used any more.
         Otherwise raises the reason, and the session has ended."""
         why = _c.CError(int(error.status), str(error).encode(errors="replace")[:1019])
-        handle, self._handle = self._handle, None
+        handle, self._handle = self._handle or ctypes.c_void_p(), None
         status = _c.library().troupe_session_join_again(options._handle, ctypes.byref(handle), ctypes.byref(why))
         if status != 0:
             raise Error(status, why.message.decode(errors="replace")) from error
@@ -228,10 +229,14 @@ class Session:
         if failed:
             raise failed[0]
 
-    def _memory(self, function: str, parameter: int, *more: int) -> Any:
+    def _range(self, function: str, parameter: int, *more: int) -> tuple[int, int]:
         data, size = ctypes.c_void_p(), ctypes.c_size_t()
         _c.call(function, self._handle, parameter, *more, ctypes.byref(data), ctypes.byref(size))
-        memory: Any = (ctypes.c_char * size.value).from_address(data.value or 0)
+        return data.value or 0, size.value
+
+    def _memory(self, function: str, parameter: int, *more: int) -> Any:
+        address, size = self._range(function, parameter, *more)
+        memory: Any = (ctypes.c_char * size).from_address(address)
         memory._session = self
         return memory
 
@@ -246,6 +251,26 @@ class Session:
     def gradient_of_source(self, parameter: int, source: int) -> Any:
         """As gradient(), of an expert's parameter by the tokens of that member of group "ep"."""
         return self._memory("gradient_of_source", parameter, source)
+
+    def parameter_memory(self, parameter: int) -> tuple[int, int]:
+        """As parameter(), on any device: the address there, and the number of bytes. It does not keep the session alive."""
+        return self._range("parameter_memory", parameter)
+
+    def gradient_memory(self, parameter: int) -> tuple[int, int]:
+        """As gradient(), on any device."""
+        return self._range("gradient_memory", parameter)
+
+    def compute_stream(self) -> int:
+        """The CUDA stream that the session's work is ordered by, both ways, as a number. First ask before the first
+        step. UNAVAILABLE on the host."""
+        found: list[Optional[int]] = []
+
+        def launch(stream: Optional[int], unused: Any) -> int:
+            found.append(stream)
+            return 0
+
+        _c.call("on_compute_stream", self._handle, _c.Launch(launch), None)
+        return found[0] or 0
 
     def experts(self, layer: int) -> Experts:
         """A layer, by its number among Options.add_experts()."""

@@ -12,7 +12,7 @@
             if trainer.next_step % 100 == 0:
                 trainer.save()
 
-Needs PyTorch 2.4 or newer; parameters are on the CPU.
+Needs PyTorch 2.4 or newer; the model is on the CPU or on a GPU.
 """
 
 try:

@@ -10,7 +10,8 @@ from torch import nn
 
 from troupe.errors import invalid
 from troupe.session import Options, Session
-from troupe.torch.parameters import Parameter, view
+from troupe.torch.parameters import Parameter
+from troupe.torch.place import Place, view
 
 
 class ExpertParameter(Parameter):
@@ -20,7 +21,7 @@ class ExpertParameter(Parameter):
 
     def __init__(self, module: "ExpertModule", name: str, origin: nn.Parameter, expert: int) -> None:
         values = nn.Parameter(origin.detach()[expert].clone(), requires_grad=origin.requires_grad)
-        super().__init__(f"{module.name}.{name}.{expert}", values)
+        super().__init__(f"{module.name}.{name}.{expert}", values, Place())
         self.origin, self.expert, self.whole_shape = origin, expert, tuple(origin.shape)
         self._module, self._name = module, name
 

@@ -25,22 +25,23 @@ class Unfilled:
     """The modules of `model` that have tensors without memory. Those with buffers or experts get memory and values at
     once; parameters of others have no elements until fill(), and `shapes` says which they will have, by identity."""
 
-    def __init__(self, model: nn.Module, init: Init) -> None:
-        self._model, self._init = model, init
+    def __init__(self, model: nn.Module, device: torch.device, init: Init) -> None:
+        self._model, self._device, self._init = model, device, init
         self.shapes: dict[int, tuple[int, ...]] = {}
         self._modules: list[tuple[str, nn.Module]] = []
         for name, module in model.named_modules():
             if not any(map(_is_meta, _own(module))):
                 continue
             if any(map(_is_meta, module.buffers(recurse=False))) or is_experts(module):
-                module.to_empty(device="cpu", recurse=False)
+                module.to_empty(device=device, recurse=False)
                 self._give_values(name, module, _own(module))
                 continue
             for parameter in module.parameters(recurse=False):
                 if _is_meta(parameter):
                     self.shapes[id(parameter)] = tuple(parameter.shape)
-                    torch.utils.swap_tensors(parameter, nn.Parameter(torch.empty(0, dtype=parameter.dtype),
-                                                                     requires_grad=parameter.requires_grad))
+                    nothing = nn.Parameter(torch.empty(0, dtype=parameter.dtype, device=device),
+                                           requires_grad=parameter.requires_grad)
+                    torch.utils.swap_tensors(parameter, nothing)  # type: ignore[no-untyped-call]
             self._modules.append((name, module))
 
     def fill(self, gives_values: bool) -> Iterator[Sequence[nn.Parameter]]:
@@ -54,12 +55,13 @@ class Unfilled:
                 continue
             filled.update(map(id, own))
             for parameter in own:
-                parameter.data = torch.empty(self.shapes[id(parameter)], dtype=parameter.dtype)
+                parameter.data = torch.empty(self.shapes[id(parameter)], dtype=parameter.dtype,
+                                             device=self._device)
             if gives_values:
                 self._give_values(name, module, own)
             yield own
             for parameter in own:
-                parameter.data = torch.empty(0, dtype=parameter.dtype)
+                parameter.data = torch.empty(0, dtype=parameter.dtype, device=self._device)
 
     def _give_values(self, name: str, module: nn.Module, tensors: Sequence[torch.Tensor]) -> None:
         with torch.no_grad():
@@ -80,7 +82,7 @@ class Unfilled:
             return self._init
         of_model = getattr(self._model, "_init_weights", None)  # of transformers
         if callable(of_model):
-            return of_model
+            return of_model  # type: ignore[no-any-return]
         own = getattr(type(module), "reset_parameters", None) or getattr(type(module), "_reset_parameters", None)
         if own is None:
             raise invalid(f"module {name or 'the model'}, a {type(module).__name__}, was built on the meta device and has "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, Iterable, Mapping, Optional, Sequence
 
 import torch
@@ -10,17 +9,11 @@ from torch import nn
 
 from troupe.errors import Error, Status, invalid
 from troupe.session import Options, Session
+from troupe.torch.place import Place
 
 PARAMETER_DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 BUFFER_DTYPES = {**PARAMETER_DTYPES, torch.float64: "f64", torch.int64: "i64", torch.int32: "i32", torch.uint8: "u8",
                  torch.bool: "u8"}
-
-
-def view(memory: Any, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
-    """The session's memory as a tensor of that shape, without a copy; it keeps the session alive."""
-    if len(memory) == 0:
-        return torch.empty(tuple(shape), dtype=dtype)
-    return torch.frombuffer(memory, dtype=dtype).view(tuple(shape))
 
 
 class Parameter:
@@ -30,8 +23,8 @@ class Parameter:
 
     is_expert = False
 
-    def __init__(self, name: str, tensor: nn.Parameter, shape: Optional[Sequence[int]] = None) -> None:
-        self.name = name
+    def __init__(self, name: str, tensor: nn.Parameter, place: Place, shape: Optional[Sequence[int]] = None) -> None:
+        self.name, self.place = name, place
         self.tensor = self.origin = tensor
         self.shape = self.whole_shape = tuple(tensor.shape if shape is None else shape)
         self.dtype = tensor.dtype
@@ -46,9 +39,6 @@ class Parameter:
 
     def check(self) -> None:
         """That the session can keep it."""
-        if self.tensor.device.type != "cpu":
-            raise Error(Status.UNAVAILABLE, f"parameter {self.name} is on {self.tensor.device}; troupe.torch keeps "
-                        "parameters on the CPU: build the model there, or move it with model.cpu()")
         if self.tensor.layout != torch.strided:
             raise Error(Status.UNAVAILABLE, f"parameter {self.name} is {self.tensor.layout}; make it dense")
         if self.dtype not in PARAMETER_DTYPES:
@@ -72,10 +62,10 @@ class Parameter:
         return self._view("gradient", session, torch.float32)
 
     def _view(self, kind: str, session: Session, dtype: torch.dtype) -> torch.Tensor:
-        memory = getattr(session, kind)(self.number)
-        key = kind, ctypes.addressof(memory)
+        address, size = getattr(session, kind + "_memory")(self.number)
+        key = kind, address
         if key not in self._views:
-            self._views[key] = view(memory, dtype, self.shape)
+            self._views[key] = self.place.view(session, address, size, dtype, self.shape)
         return self._views[key]
 
     def attach_gradient(self, session: Session) -> None:
@@ -113,7 +103,11 @@ class Parameter:
         self.detach_gradient()
         self.attached = None
         self._views.clear()
-        self.tensor.data = torch.empty(0, dtype=self.dtype)
+        self.tensor.data = self.nothing()
+
+    def nothing(self) -> torch.Tensor:
+        """What the model has while the session has its values: a tensor without elements."""
+        return torch.empty(0, dtype=self.dtype, device=self.place.device)
 
     def write(self, session: Session, values: torch.Tensor) -> None:
         """These values, in the parameter's shape, become the session's as far as this rank keeps them."""
@@ -129,12 +123,12 @@ class Parameter:
 class Buffer:
     """A persistent buffer of the model, saved and restored by way of memory of its own: forward may replace it."""
 
-    def __init__(self, name: str, owner: nn.Module, attribute: str, tensor: torch.Tensor) -> None:
-        self.name, self._owner, self._attribute = name, owner, attribute
-        if tensor.dtype not in BUFFER_DTYPES or tensor.device.type != "cpu":
-            raise Error(Status.UNAVAILABLE, f"buffer {name} is {tensor.dtype} on {tensor.device}; expected a dtype of "
-                        f"{', '.join(str(dtype)[6:] for dtype in BUFFER_DTYPES)} on the CPU: convert it, or register "
-                        "it with persistent=False")
+    def __init__(self, name: str, owner: nn.Module, attribute: str, tensor: torch.Tensor, place: Place) -> None:
+        self.name, self._owner, self._attribute, self._place = name, owner, attribute, place
+        if tensor.dtype not in BUFFER_DTYPES:
+            raise Error(Status.UNAVAILABLE, f"buffer {name} is {tensor.dtype}; expected a dtype of "
+                        f"{', '.join(str(dtype)[6:] for dtype in BUFFER_DTYPES)}: convert it, or register it with "
+                        "persistent=False")
         self.kept = tensor.detach().clone(memory_format=torch.contiguous_format)
 
     @property
@@ -152,13 +146,14 @@ class Buffer:
     def keep(self) -> None:
         """Before a save."""
         self.kept.copy_(self.tensor.detach())
+        self._place.synchronize()
 
     def restore(self) -> None:
         with torch.no_grad():
             self.tensor.copy_(self.kept)
 
 
-def parameters_of(model: nn.Module, experts: Iterable[Parameter],
+def parameters_of(model: nn.Module, place: Place, experts: Iterable[Parameter],
                   shapes: Mapping[int, Sequence[int]]) -> list[Parameter]:
     """In the model's order, which should be that of forward; tied ones once, and experts' one by one. `shapes` are those
     of tensors that have no memory yet, by identity."""
@@ -171,7 +166,7 @@ def parameters_of(model: nn.Module, experts: Iterable[Parameter],
             raise Error(Status.UNAVAILABLE, f"parameter {name} is a {type(tensor).__name__} of "
                         f"{type(tensor.data).__name__}; expected a plain tensor: give the model before anything shards "
                         "or quantises it, and after its lazy modules have seen an input")
-        for parameter in parts.get(id(tensor), [Parameter(name, tensor, shapes.get(id(tensor)))]):
+        for parameter in parts.get(id(tensor), [Parameter(name, tensor, place, shapes.get(id(tensor)))]):
             parameter.check()
             found.append(parameter)
     if not any(not parameter.is_frozen for parameter in found):
@@ -179,21 +174,21 @@ def parameters_of(model: nn.Module, experts: Iterable[Parameter],
     return found
 
 
-def buffers_of(model: nn.Module) -> list[Buffer]:
+def buffers_of(model: nn.Module, place: Place) -> list[Buffer]:
     """The persistent ones; what several modules share counts once."""
     persistent = set(model.state_dict(keep_vars=True))
     found = []
     for name, tensor in model.named_buffers():
         if name in persistent:
             path, _, attribute = name.rpartition(".")
-            found.append(Buffer(name, model.get_submodule(path), attribute, tensor))
+            found.append(Buffer(name, model.get_submodule(path), attribute, tensor, place))
     return found
 
 
-def first_rank_with_values(session: Session, group: str, has_values: bool) -> Optional[int]:
+def first_rank_with_values(session: Session, place: Place, group: str, has_values: bool) -> Optional[int]:
     """By all ranks alike."""
     for rank in range(session.world_size):
-        told = torch.tensor([int(has_values)], dtype=torch.uint8)
+        told = torch.tensor([int(has_values)], dtype=torch.uint8, device=place.device)
         session.broadcast(group, told.data_ptr(), 1, rank)
         if told.item():
             return rank

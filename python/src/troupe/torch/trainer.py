@@ -18,6 +18,7 @@ from troupe.torch.meeting import in_store
 from troupe.torch.meta import Init, Unfilled
 from troupe.torch.parameters import (PARAMETER_DTYPES, Parameter, buffers_of, first_rank_with_values, parameters_of,
                                      share_first_values)
+from troupe.torch.place import place_of
 from troupe.torch.units import PARAMETERS_SHARDED, SHARDED, Gates, Units, units_of
 
 _log = logging.getLogger("troupe")
@@ -46,7 +47,7 @@ def _is_loss(error: Optional[BaseException]) -> bool:
 
 class Trainer:
     """Trains `model`, in place, on all ranks of the job that the process's environment names, or on one rank alone.
-    Every rank builds the same model; values of parameters and buffers are those of rank 0.
+    Every rank builds the same model, on the CPU or on a GPU; values of parameters and buffers are those of rank 0.
 
     strategy: ddp, zero1, zero2, zero3, hsdp or hfsdp. The last four need units of forward: `units` names modules in the
         order of forward, or classes of modules; by default transformers' `_no_split_modules`, or the model's largest
@@ -60,8 +61,8 @@ class Trainer:
     clip_norm: global L2 norm to clip gradients at; 0: none.
     unused_parameters: what to do about a trainable parameter without a gradient: refuse or zeros.
     checkpoints: directory of save() and restore().
-    seed: torch's generator of the CPU is set from it, the step and the lane, when a lane begins, so that dropout does
-        not depend on the number of ranks; None: it is left alone.
+    seed: torch's generator, and that of the model's GPU, is set from it, the step and the lane, when a lane begins, so
+        that dropout does not depend on the number of ranks; None: it is left alone.
     expert_parallel: ranks that share the experts of the model, each its own; expert_tokens: the most tokens that a rank
         has in a microbatch. With the latter experts' rows go through the session, also on one rank, and the bits do
         not depend on how many ranks share them.
@@ -85,8 +86,6 @@ class Trainer:
                  stays: bool = False, init: Init = None, settings: Optional[Mapping[str, Any]] = None, **options: Any) -> None:
         if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             raise invalid(f"expected the model itself, found a {type(model).__name__}: give model.module")
-        if options.get("device", "host") != "host":
-            raise Error(Status.UNAVAILABLE, "troupe.torch keeps parameters on the CPU; leave out device")
         if options.get("microbatches", 1) != 1:
             raise invalid("a lane of troupe.torch is one microbatch; ask for more lanes instead of microbatches")
         for name in ("tensor_parallel", "pipeline_parallel", "context_parallel"):
@@ -95,11 +94,15 @@ class Trainer:
         self.model, self.lr = model, lr
         self._seed, self._zeros = seed, unused_parameters == "zeros"
         made = Options()
-        self._unfilled = Unfilled(model, init)
+        self._place = place = place_of(model, options.pop("device", None))
+        self._unfilled = Unfilled(model, place.device, init)
         self._experts = experts_of(model, expert_parallel, expert_tokens, lanes, made)
-        self._parameters = parameters_of(model, (part for module in self._experts for part in module.parameters.values()),
+        if self._experts and place.device.type != "cpu":
+            raise Error(Status.UNAVAILABLE, f"the model is on {place.device}, and experts that ranks share are on the CPU; "
+                        "leave out expert_parallel and expert_tokens, or move the model with model.cpu()")
+        self._parameters = parameters_of(model, place, (part for module in self._experts for part in module.parameters.values()),
                                          self._unfilled.shapes)
-        self._buffers = buffers_of(model)
+        self._buffers = buffers_of(model, place)
         self._is_open = True
         self._step: Optional[Step] = None
         self._saves: list[SaveResult] = []
@@ -110,7 +113,7 @@ class Trainer:
         own_units = units_of(model, self._parameters, units) if strategy in SHARDED or units is not None else []
 
         for name, value in {"strategy": strategy, "lanes": lanes, "clip_norm": float(clip_norm), "stays": stays,
-                            "unused_parameters": unused_parameters, **options}.items():
+                            "unused_parameters": unused_parameters, "device": place.option, **options}.items():
             made.set(name, value)
         if checkpoints is not None:
             made.set("checkpoints", checkpoints)
@@ -175,6 +178,7 @@ class Trainer:
     def _begin(self, has_values: bool) -> None:
         """First values, unless others have newer ones, and the model's tensors become the session's."""
         session = self.session
+        self._place.enter(session)
         self._recovered = session.recover()
         if self._recovered is None:
             self._write_first_values(has_values)
@@ -188,7 +192,8 @@ class Trainer:
 
     def _write_first_values(self, has_values: bool) -> None:
         session, by_tensor = self.session, self._by_tensor()
-        first = 0 if session.world_size == 1 else first_rank_with_values(session, _ALL, has_values)
+        first = 0 if session.world_size == 1 else first_rank_with_values(session, self._place, _ALL,
+                                                                                      has_values)
         # Processes that stayed have none any more: if no other came, only a checkpoint has values.
         self._needs_checkpoint = first is None
         if first is None:
@@ -206,7 +211,7 @@ class Trainer:
         filled = [parts[0] for tensor, parts in by_tensor.items() if tensor not in self._unfilled.shapes]
         if not has_values:
             for part in filled:
-                part.origin.data = torch.empty(part.whole_shape, dtype=part.dtype)
+                part.origin.data = torch.empty(part.whole_shape, dtype=part.dtype, device=self._place.device)
         share([*(part.origin for part in filled), *(buffer.tensor for buffer in self._buffers)])
         write(part.origin for part in filled)
         for tensors in self._unfilled.fill(session.rank == first):
@@ -447,7 +452,8 @@ class Trainer:
             module.leave()
         for parameter in self._parameters:
             copy = copies.get(id(parameter.origin))
-            parameter.origin.data = torch.empty(0, dtype=parameter.dtype) if copy is None else copy
+            parameter.origin.data = parameter.nothing() if copy is None else copy
+        self._place.leave()
         self.session.leave()
         self._is_open = False
 
@@ -514,7 +520,7 @@ class Step:
         if trainer._seed is not None:
             # Odd factors keep apart what small numbers of seeds, steps and lanes could make equal.
             mixed = trainer._seed * 0x9E3779B97F4A7C15 + self.index * 0xC2B2AE3D27D4EB4F + lane * 0x165667B19E3779F9
-            torch.default_generator.manual_seed(mixed % 2**63)
+            trainer._place.seed(mixed % 2**63)
         trainer._gates.enter("forward")
 
     def _expect_ended(self) -> None:
@@ -545,7 +551,8 @@ class Step:
             if parameter.unit is None:
                 parameter.attach_gradient(session)
         scale = session.loss_scale
-        (loss if scale == 1 else loss * scale).backward()  # type: ignore[no-untyped-call]
+        with trainer._place.passing_back():
+            (loss if scale == 1 else loss * scale).backward()  # type: ignore[no-untyped-call]
         trainer._gates.enter("idle")
         for parameter in trained:
             parameter.detach_gradient()

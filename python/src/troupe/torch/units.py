@@ -129,7 +129,7 @@ class Gates:
         if self.is_sharded:
             for unit in self._units:
                 for parameter in unit.parameters:
-                    parameter.tensor.data = torch.empty(0, dtype=parameter.dtype)
+                    parameter.tensor.data = parameter.nothing()
 
     def leave(self) -> None:
         """The session's memory is gone."""
@@ -186,7 +186,8 @@ class Gates:
     def _fill(self, parameter: Parameter) -> None:
         full = self._full.get(parameter.number)
         if full is None:
-            full = self._full[parameter.number] = torch.empty(parameter.shape, dtype=parameter.dtype)
+            full = self._full[parameter.number] = torch.empty(
+                parameter.shape, dtype=parameter.dtype, device=parameter.place.device)
         full.untyped_storage().resize_(full.numel() * full.element_size())
         full.copy_(parameter.values(self._session))
         parameter.tensor.data = full
@@ -197,7 +198,7 @@ class Gates:
         for parameter in self._units[self._current].parameters:
             parameter.detach_gradient()
             if self.is_sharded:
-                parameter.tensor.data = torch.empty(0, dtype=parameter.dtype)
+                parameter.tensor.data = parameter.nothing()
                 self._full[parameter.number].untyped_storage().resize_(0)
         self._current = None
 
