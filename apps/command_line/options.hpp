@@ -9,9 +9,11 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
+#include "core/errors.hpp"
 #include "core/number.hpp"
 
 namespace troupe::apps {
@@ -104,14 +106,21 @@ inline CLI::Option* add_choices(CLI::App& app, const std::string& name, std::vec
   return app.add_option(name, target, help)->delimiter(',')->check(detail::one_of(words), "");
 }
 
-/// An option that names a device in the form that gpu::open_device() takes.
+/// The form that gpu::open_device() takes.
+inline core::Result<void> check_device(std::string_view value) {
+  const bool named = value == "host" || value == "cuda";
+  const bool numbered = value.starts_with("cuda:") && core::parse_number<int>(value.substr(5), {0, 1023});
+  if (named || numbered) return {};
+  return core::fail(core::Errc::invalid_argument, "expected host, cuda or cuda:<index>, found {}",
+                    core::quoted_excerpt(value));
+}
+
+/// An option that names a device.
 inline CLI::Option* add_device(CLI::App& app, const std::string& name, std::string& target,
                                const std::string& help) {
   const auto check = [](const std::string& value) {
-    const bool named = value == "host" || value == "cuda";
-    const bool numbered = value.starts_with("cuda:") && core::parse_number<int>(value.substr(5), {0, 1023});
-    if (named || numbered) return std::string();
-    return fmt::format("expected host, cuda or cuda:<index>, found {}", core::quoted_excerpt(value));
+    const auto checked = check_device(value);
+    return checked ? std::string() : checked.error().message;
   };
   return app.add_option(name, target, help)->check(check, "");
 }

@@ -214,7 +214,7 @@ TEST(SettingsTableOf, EveryOptionHasARowHere) {
   for (const auto& row : kAllOptions) rows.push_back(row.option);
 
   EXPECT_THAT(rows, testing::UnorderedElementsAreArray(names_of_options()))
-      << "decide what ranks and checkpoints with another value of the option come to, in settings.cpp";
+      << "decide what ranks and checkpoints with another value of the option come to, in option_table.cpp";
 }
 
 TEST_F(SettingsTable, RanksThatDifferInAnOptionAreComparedInIt) {

@@ -1,16 +1,14 @@
 #include "actors/session/c/options.hpp"
 
 #include <chrono>
-#include <functional>
 #include <limits>
-#include <optional>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "core/errors.hpp"
 #include "core/number.hpp"
 #include "core/optimizer/optimizer.hpp"
+#include "core/options/option_value.hpp"
 #include "gpu/collective/open.hpp"
 #include "gpu/devices.hpp"
 
@@ -18,38 +16,27 @@ namespace troupe::actors {
 
 namespace {
 
+using core::choice;
+using core::flag;
+using core::named;
+using core::number;
+using core::OptionValue;
 using core::Result;
+using core::text;
 
 constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
-
-using Set = std::function<Result<void>(std::string_view value)>;
 
 struct Option {
   std::string_view name;
   std::string_view meaning;
-  Set set;
+  OptionValue value;
 };
 
-/// The ways to set what `target` is. It outlives what they return.
-template <class Number>
-Set number(Number& target, std::type_identity_t<core::Bounds<Number>> bounds) {
-  return [&target, bounds](std::string_view value) -> Result<void> {
-    target = TRY(core::parse_number<Number>(value, bounds));
-    return {};
-  };
-}
-
-template <class Number>
-Set number(std::optional<Number>& target, std::type_identity_t<core::Bounds<Number>> bounds) {
-  return [&target, bounds](std::string_view value) -> Result<void> {
-    target = TRY(core::parse_number<Number>(value, bounds));
-    return {};
-  };
-}
+// The ways to set what `target` is. It outlives what they return.
 
 /// Separated by commas.
-Set texts(std::vector<std::string>& target) {
-  return [&target](std::string_view value) -> Result<void> {
+OptionValue texts(std::vector<std::string>& target) {
+  return {.set = [&target](std::string_view value) -> Result<void> {
     target.clear();
     while (!value.empty()) {
       const auto end = std::min(value.find(','), value.size());
@@ -58,27 +45,27 @@ Set texts(std::vector<std::string>& target) {
       value.remove_prefix(std::min(end + 1, value.size()));
     }
     return {};
-  };
+  }};
 }
 
-Set mebibytes(std::uint64_t& target) {
-  return [&target](std::string_view value) -> Result<void> {
+OptionValue mebibytes(std::uint64_t& target) {
+  return {.set = [&target](std::string_view value) -> Result<void> {
     target = TRY(core::parse_number<std::uint64_t>(value, {1, std::uint64_t{1} << 30})) << 20;
     return {};
-  };
+  }};
 }
 
-Set seconds(std::chrono::nanoseconds& target) {
-  return [&target](std::string_view value) -> Result<void> {
+OptionValue seconds(std::chrono::nanoseconds& target) {
+  return {.set = [&target](std::string_view value) -> Result<void> {
     const std::chrono::duration<double> time(TRY(core::parse_number<double>(value, {0.001, 1e6})));
     target = std::chrono::duration_cast<std::chrono::nanoseconds>(time);
     return {};
-  };
+  }};
 }
 
 /// With commas between them.
-Set units(std::vector<core::UnitIndex>& target) {
-  return [&target](std::string_view value) -> Result<void> {
+OptionValue units(std::vector<core::UnitIndex>& target) {
+  return {.set = [&target](std::string_view value) -> Result<void> {
     std::vector<core::UnitIndex> read;
     for (bool more = true; more;) {
       const auto comma = value.find(',');
@@ -88,55 +75,12 @@ Set units(std::vector<core::UnitIndex>& target) {
     }
     target = std::move(read);
     return {};
-  };
-}
-
-Set flag(bool& target) {
-  return [&target](std::string_view value) -> Result<void> {
-    if (value != "true" && value != "false")
-      return core::fail(core::Errc::invalid_argument, "expected true or false, found {}",
-                        core::quoted_excerpt(value));
-    target = value == "true";
-    return {};
-  };
+  }};
 }
 
 Result<void> is_given(std::string_view value) {
   if (!value.empty()) return {};
   return core::fail(core::Errc::invalid_argument, "expected a directory, found an empty text");
-}
-
-/// A text that `check` accepts.
-Set checked(std::string& target, Result<void> (*check)(std::string_view)) {
-  return [&target, check](std::string_view value) -> Result<void> {
-    TRY(check(value));
-    target = value;
-    return {};
-  };
-}
-
-template <class Choice>
-Set named(Choice& target, Result<Choice> (*from_name)(std::string_view)) {
-  return [&target, from_name](std::string_view value) -> Result<void> {
-    target = TRY(from_name(value));
-    return {};
-  };
-}
-
-template <class Choice>
-Set choice(Choice& target, std::type_identity_t<std::vector<std::pair<std::string_view, Choice>>> choices) {
-  return [&target, choices = std::move(choices)](std::string_view value) -> Result<void> {
-    std::string names;
-    for (const auto& [name, chosen] : choices) {
-      if (name == value) {
-        target = chosen;
-        return {};
-      }
-      names += names.empty() ? std::string(name) : ", " + std::string(name);
-    }
-    return core::fail(core::Errc::invalid_argument, "expected one of {}, found {}", names,
-                      core::quoted_excerpt(value));
-  };
 }
 
 std::vector<Option> options_of(core::OptimizerOptions& optimizer) {
@@ -189,7 +133,7 @@ std::vector<Option> options_of_recovery(troupe_options& options) {
   using core::WhenBusy;
   return {
       {"checkpoints", "directory of checkpoints; without it nothing can be saved",
-       checked(options.world.checkpoint_directory, is_given)},
+       text(options.world.checkpoint_directory, is_given)},
       {"keep-last", "number of newest checkpoints to keep; 0: all",
        number(checkpoint.retention.keep_last, {0, 1 << 30})},
       {"keep-every", "interval, in steps, of checkpoints that are also kept; 0: none",
@@ -202,7 +146,7 @@ std::vector<Option> options_of_recovery(troupe_options& options) {
            checkpoint.load.mode,
            {{"automatic", LoadMode::automatic}, {"read", LoadMode::read}, {"exchange", LoadMode::exchange}})},
       {"local-checkpoints", "directory on this rank's node for local saves; {rank} stands for the rank",
-       checked(options.world.local_checkpoint_directory, is_given)},
+       text(options.world.local_checkpoint_directory, is_given)},
       {"replication-factor", "ranks that keep copies of each other's local saves",
        number(local.factor, {1, 1 << 20})},
       {"replication-jump", "distance between these ranks", number(local.jump, {1, 1 << 20})},
@@ -278,10 +222,9 @@ std::vector<Option> options_of(troupe_options& options) {
        number(training.staging_elements, {0, kMost})},
       {"wire-dtype", "dtype in which gradients are sent: f32 or bf16",
        named(training.wire_dtype, core::dtype_from_name)},
-      {"device", "where tensors are: host, cuda or cuda:<index>",
-       checked(world.device, gpu::check_device_name)},
+      {"device", "where tensors are: host, cuda or cuda:<index>", text(world.device, gpu::check_device_name)},
       {"collectives", "back-end: automatic, shared_memory, tcp or nccl",
-       checked(world.collectives, gpu::check_collectives)},
+       text(world.collectives, gpu::check_collectives)},
       {"register-memory", "NCCL moves values without copies of its own where it can: true or false",
        flag(world.register_memory)},
       {"first-values",
@@ -307,7 +250,7 @@ std::vector<Option> options_of(troupe_options& options) {
 Result<bool> set_one_of(const std::vector<Option>& options, std::string_view name, std::string_view value) {
   for (const Option& option : options) {
     if (option.name != name) continue;
-    if (auto set = option.set(value); !set)
+    if (auto set = option.value.set(value); !set)
       return core::fail(set.error().code, "{}: {}", name, set.error().message);
     return true;
   }

@@ -1,6 +1,5 @@
 #include "apps/gpt/options/expert_options.hpp"
 
-#include "apps/command_line/options.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -8,34 +7,6 @@ namespace troupe::apps::gpt {
 using core::Errc;
 using core::fail;
 using core::Result;
-
-void add_expert_options(CLI::App& app, ExpertOptions& options) {
-  add_number(app, "--experts", options.count, {0, 4096},
-             "Experts that replace the MLP of each layer; 0: none")
-      ->capture_default_str();
-  add_number(app, "--experts-per-token", options.choices, {1, 4096}, "Experts that each token goes to")
-      ->capture_default_str();
-  add_number(app, "--expert-feed-forward", options.feed_forward, {0, 1 << 18},
-             "Hidden elements of an expert; 0: as many as the MLP has")
-      ->capture_default_str();
-  add_number(app, "--balance", options.balance, {0, 1000},
-             "Weight of the load-balancing loss; by default 0.01, and 0 with --model");
-  add_number(
-      app, "--bias-rate", options.bias_rate, {0, 1},
-      "Balance without that loss: how much a step moves the routers' biases (sigmoid scores); 0: not at all")
-      ->capture_default_str();
-  add_number(app, "--z-loss", options.z_loss, {0, 1000},
-             "Weight of the loss that keeps the routers' logits small")
-      ->capture_default_str();
-  add_number(app, "--capacity-factor", options.capacity_factor, {1e-6, 1e6},
-             "Drop choices beyond this multiple of an expert's even share; by default none are dropped");
-  add_number(app, "--expert-parallel", options.parallel, {1, 4096},
-             "Ranks that the experts of each layer are distributed over")
-      ->capture_default_str();
-  add_number(app, "--expert-tensor-parallel", options.tensor_parallel, {0, 4096},
-             "Ranks that each expert is cut over, a multiple or a divisor of --tensor-parallel; 0: as that")
-      ->capture_default_str();
-}
 
 Result<void> apply_expert_options(const ExpertOptions& options, bool is_begun, ModelConfig& config) {
   ExpertConfig& experts = config.experts;

@@ -25,9 +25,6 @@ struct ExpertOptions {
 /// As Mixtral and Switch Transformers were trained.
 inline constexpr double kDefaultBalance = 0.01;
 
-/// Makes the app fill `options`, which outlive it.
-void add_expert_options(CLI::App& app, ExpertOptions& options);
-
 /// Puts them into a model, whose own experts `is_begun` from a directory stay. Errc::invalid_argument for
 /// what such a model says itself, and for losses of routers that a model does not have.
 core::Result<void> apply_expert_options(const ExpertOptions& options, bool is_begun, ModelConfig& config);

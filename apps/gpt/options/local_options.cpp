@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "apps/gpt/options/option_table.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"
 
@@ -17,85 +18,16 @@ using core::Errc;
 using core::fail;
 using core::Result;
 
-struct Known {
-  std::string_view name;
-  std::vector<std::string_view> values = {};  ///< empty: any
-};
-
-/// An option that is not here is refused, so a new one is until --local honours it.
-const std::vector<Known>& known_to_local() {
-  static const std::vector<Known> known = {
-      {"--local"},
-      {"--evaluate-only"},
-      {"--print-tokens"},
-      {"--text"},
-      {"--evaluation-text"},
-      {"--preset"},
-      {"--model"},
-      {"--weights-from"},
-      {"--key"},
-      {"--ignore"},
-      {"--export"},
-      {"--export-dtype"},
-      {"--layers"},
-      {"--heads"},
-      {"--width"},
-      {"--feed-forward"},
-      {"--context"},
-      {"--norm"},
-      {"--activation"},
-      {"--untied"},
-      {"--initial-deviation"},
-      {"--batch"},
-      {"--lanes"},
-      {"--microbatches"},
-      {"--steps"},
-      {"--warmup"},
-      {"--learning-rate"},
-      {"--floor"},
-      {"--optimizer", {"adamw"}},
-      {"--weight-decay"},
-      {"--beta2"},
-      {"--loss-scale", {"none"}},
-      {"--loss-average"},
-      {"--clip-norm"},
-      {"--seed"},
-      {"--evaluate-every"},
-      {"--evaluation-batches"},
-      {"--sample-bytes"},
-      {"--prompt"},
-      {"--temperature"},
-      {"--top-k"},
-      {"--experts"},
-      {"--experts-per-token"},
-      {"--expert-feed-forward"},
-      {"--balance"},
-      {"--bias-rate", {"0"}},
-      {"--z-loss"},
-      {"--capacity-factor"},
-      {"--expert-parallel", {"1"}},
-      {"--expert-tensor-parallel", {"0", "1"}},
-      {"--pipeline-parallel", {"1"}},
-      {"--tensor-parallel", {"1"}},
-      {"--tensor-slices", {"1"}},
-      {"--context-parallel", {"1"}},
-      {"--device", {"host"}},
-      {"--dtype", {"f32", "fp32"}},
-      {"--recompute"},
-  };
-  return known;
-}
-
 /// Options that ask for something after training.
 constexpr std::array<std::string_view, 3> kAfterTraining{"--export", "--prompt", "--sample-bytes"};
 
 /// The option as the message names it; empty if --local does what it asks for.
-std::string refusal_of(const GivenOption& given) {
-  const auto& known = known_to_local();
-  const auto found =
-      std::find_if(known.begin(), known.end(), [&](const Known& one) { return one.name == given.name; });
-  if (found == known.end()) return given.name;
-  const auto& values = found->values;
+std::string refusal_of(const GivenOption& given, const std::vector<OptionRow>& table) {
+  const auto found = std::find_if(table.begin(), table.end(), [&](const OptionRow& row) {
+    return row.name.substr(0, row.name.find(',')) == given.name;
+  });
+  if (found == table.end() || !found->local.is_known) return given.name;
+  const auto& values = found->local.values;
   if (values.empty() || std::find(values.begin(), values.end(), given.value) != values.end()) return {};
   return fmt::format("{} {}", given.name, core::quoted_excerpt(given.value));
 }
@@ -103,9 +35,11 @@ std::string refusal_of(const GivenOption& given) {
 }  // namespace
 
 Result<void> check_local_options(const std::vector<GivenOption>& given, bool only_evaluates) {
+  Options defaults;
+  const auto table = option_table(defaults);
   std::vector<std::string> ignored;
   for (const GivenOption& option : given) {
-    auto refusal = refusal_of(option);
+    auto refusal = refusal_of(option, table);
     if (!refusal.empty()) ignored.push_back(std::move(refusal));
   }
   if (!ignored.empty()) {

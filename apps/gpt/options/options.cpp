@@ -1,15 +1,13 @@
 #include "apps/gpt/options/options.hpp"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
-#include "apps/command_line/options.hpp"
 #include "apps/command_line/pairs.hpp"
 #include "apps/gpt/model/optimizer.hpp"
+#include "apps/gpt/options/option_table.hpp"
 #include "apps/gpt/options/pipeline_options.hpp"
 #include "core/errors.hpp"
-#include "core/number.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -17,254 +15,29 @@ using core::Result;
 
 namespace {
 
-/// An option whose value is one of these names of a Choice.
-template <class Choice>
-CLI::Option* add_named(CLI::App& app, const std::string& name, Choice& target,
-                       Result<Choice> (*from_name)(std::string_view), const std::vector<std::string>& names,
-                       const std::string& help) {
-  const auto take = [&target, from_name](const CLI::results_t& texts) {
-    target = from_name(texts.front()).value();
-    return true;
+void add_row(CLI::App& app, const OptionRow& row) {
+  using Kind = core::OptionValue::Kind;
+  const core::OptionValue& value = row.value;
+  const auto set = value.set;
+  if (value.kind == Kind::flag) {
+    app.add_flag_callback(
+        row.name, [set] { CHECK(set("true"), "a flag takes true"); }, row.help);
+    return;
+  }
+  const auto take = [set](const CLI::results_t& texts) {
+    return std::all_of(texts.begin(), texts.end(), [&](const auto& text) { return set(text).has_value(); });
   };
-  const auto shown = [&target] { return std::string(name_of(target)); };
-  return app.add_option(name, take, help, false, shown)
-      ->type_name("TEXT")
-      ->check(apps::detail::one_of(names), fmt::format("{}", fmt::join(names, "|")));
-}
-
-Result<core::LossScaling> loss_scaling_of(const std::string& text) {
-  if (text == "none") return core::LossScaling{};
-  if (text == "dynamic") return core::LossScaling{.kind = core::LossScale::dynamic};
-  const auto scale = core::parse_number<double>(text, {1e-30, 1e30});
-  if (scale) return core::LossScaling{.kind = core::LossScale::fixed, .scale = *scale};
-  return core::fail(core::Errc::invalid_argument,
-                    "expected none, dynamic or a number from 1e-30 to 1e30, found {}",
-                    core::quoted_excerpt(text));
-}
-
-void add_distributed_options(CLI::App& app, Options& options) {
-  RunOptions& o = options.run;
-  auto& training = o.trainer.session.training;
-  add_named(app, "--strategy", training.strategy, core::strategy_from_name,
-            {"ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp"},
-            "What is sharded: ddp nothing, zero1 the optimizer, zero2 gradients too, zero3 parameters too; "
-            "hsdp and hfsdp within each of --optimizer-instances")
-      ->capture_default_str();
-  add_named(app, "--numerics", training.numerics, core::numerics_from_name, {"ordered", "fast"},
-            "ordered (same bits for any number of ranks) or fast")
-      ->capture_default_str();
-  add_named(app, "--wire-dtype", training.wire_dtype, core::dtype_from_name, {"f32", "bf16"},
-            "Dtype in which gradients are sent; they are summed in f32")
-      ->capture_default_str();
-  app.add_flag("--average-in-collective", training.average_in_collective,
-               "Fast numerics: collectives divide by their members what they add, not ranks before them");
-  const auto gather = [&o](const CLI::results_t& texts) {
-    o.trainer.gather_dtype = core::dtype_from_name(texts.front()).value();
-    return true;
+  auto* option = app.add_option(row.name, take, row.help, false, value.shown)->type_name(value.type);
+  if (value.kind == Kind::list) {
+    option->expected(1, CLI::detail::expected_max_vector_size)->allow_extra_args(false);
+    return;
+  }
+  const auto check = [set](const std::string& text) {
+    const auto accepted = set(text);
+    return accepted ? std::string() : accepted.error().message;
   };
-  app.add_option(
-         "--gather-dtype", gather,
-         "With --dtype bf16, f8_e4m3 or f8_e5m2: round the matrices of layers to blocks of 32 elements "
-         "with one scale (MXFP8), and gather them in this form")
-      ->type_name("TEXT")
-      ->check(apps::detail::one_of({"f8_e4m3", "f8_e5m2"}), "f8_e4m3|f8_e5m2");
-  add_choice(app, "--collectives", o.world.collectives, {"automatic", "shared_memory", "tcp", "nccl"},
-             "automatic, shared_memory, tcp or nccl")
-      ->capture_default_str();
-  app.add_flag(
-      "--register-memory", o.world.register_memory,
-      "With nccl, register gradients and parameters, so that NCCL moves them without copies where it can");
-  add_device(app, "--device", o.world.device,
-             "host, cuda (the GPU with the rank's local number) or cuda:<index>")
-      ->capture_default_str();
-  add_choice(app, "--dtype", options.dtype, {"f32", "fp32", "bf16"},
-             "Dtype of parameters and activations: f32, or bf16 on GPUs (the default there)");
-  add_number(app, "--large-gradient-factor", training.large_gradient_factor, {0, 1e30},
-             "Warn of gradients whose norm is above so many times the largest of the first 100 steps; 0: no")
-      ->capture_default_str();
-  app.add_flag("--tf32", o.trainer.arithmetic.tf32, "Let f32 products on GPUs round their inputs to TF32");
-  app.add_flag_callback(
-      "--recompute", [&o] { o.trainer.arithmetic.keep = Keep::inputs; },
-      "Recompute activations: keep only the input of each layer, and compute the rest again in backward");
-  add_number(app, "--peak-tera-flops", options.peak_tera_flops, {0, 1e9},
-             "Peak of a GPU, for the utilisation figure; 0: derived from its compute capability")
-      ->capture_default_str();
-  app.add_flag_callback(
-      "--no-overlap", [&training] { training.overlap = false; },
-      "Do not overlap communication with forward and backward");
-  add_number(app, "--bucket-elements", training.bucket_elements, {1, std::int64_t{1} << 50},
-             "Elements after which a bucket closes, instead of the default");
-  add_number(app, "--optimizer-instances", training.optimizer_instances, {1, 65536},
-             "Replicas of the sharded optimizer; for hsdp and hfsdp, the size of the outer axis")
-      ->capture_default_str();
-  add_number(app, "--gathered-units", training.gathered_units, {1, 1024},
-             "Layers whose full parameters may exist at once where parameters are sharded")
-      ->capture_default_str();
-  app.add_option(
-      "--output", o.output,
-      "Directory for the record, the report and the trace; a run that resumes goes on with its record");
-  app.add_flag("--trace", o.trainer.session.trace, "Record a Perfetto trace in the output folder");
-  add_number(app, "--trace-steps", o.trace_steps, {0, kMostSteps},
-             "Steps to trace, from the start or the resume")
-      ->capture_default_str();
-}
-
-void add_checkpoint_options(CLI::App& app, Options& options) {
-  RunOptions& o = options.run;
-  auto& retention = o.trainer.session.checkpoint.retention;
-  auto& local = o.trainer.session.local;
-  app.add_option("--checkpoints", o.world.checkpoint_directory,
-                 "Directory for checkpoints; without it, none are saved");
-  add_number(app, "--save-every", o.save_every, {0, kMostSteps},
-             "Steps between checkpoints; 0: only at the end")
-      ->capture_default_str();
-  app.add_option("--resume", o.resume, "auto (the newest complete checkpoint, if any), never, or a path")
-      ->capture_default_str();
-  app.add_flag("--force-resume", o.force_resume,
-               "Go on from a checkpoint although options differ that change the course of training");
-  add_number(app, "--keep-last", retention.keep_last, {0, 1'000'000}, "Checkpoints to keep; 0: all")
-      ->capture_default_str();
-  add_number(app, "--keep-every", retention.keep_every, {0, kMostSteps},
-             "Also keep those whose step is a multiple of this")
-      ->capture_default_str();
-  add_number(app, "--compare-replicas-every", o.trainer.session.compare_replicas_every, {0, kMostSteps},
-             "Steps between comparisons of the parameters that several ranks keep, which are made before "
-             "saves too: a "
-             "rank that computes wrongly is found and what came of it is not saved; 0: none")
-      ->capture_default_str();
-  add_number(app, "--staging-mib", options.staging_mib, {1, 1 << 20},
-             "Memory for copies that are not on disk yet, in MiB")
-      ->capture_default_str();
-  app.add_option("--local-checkpoints", o.world.local_checkpoint_directory,
-                 "Directory on each node, or in memory (/dev/shm/...), for copies of each rank's state");
-  add_number(app, "--local-every", o.local_every, {0, kMostSteps}, "Steps between local copies; 0: none")
-      ->capture_default_str();
-  add_number(app, "--replication-factor", local.factor, {1, 65536},
-             "Ranks that keep copies of each other's state")
-      ->capture_default_str();
-  add_number(app, "--replication-jump", local.jump, {1, 65536},
-             "Distance in ranks between these, for instance the ranks of a node")
-      ->capture_default_str();
-}
-
-void add_model_options(CLI::App& app, Options& o) {
-  add_choice(app, "--preset", o.preset, {"tiny", "demo", "350m", "760m", "1.5b"},
-             "Model: tiny, demo (the default), 350m, 760m or 1.5b");
-  app.add_option(
-      "--model", o.model,
-      "Start from this Hugging Face model directory (Llama, Mistral, Mixtral, Qwen2, Qwen3) instead "
-      "of a preset");
-  app.add_option("--key", o.keys,
-                 "KEY=VALUE: in place of what config.json of --model says, as JSON or a word; repeatable")
-      ->allow_extra_args(false);
-  app.add_option("--ignore", o.ignored,
-                 "A key of config.json that is passed over though its meaning is not known; repeatable")
-      ->allow_extra_args(false);
-  app.add_option(
-      "--weights-from", o.weights_from,
-      "Begin a run of its own, at step 0, from the weights of this checkpoint (or of the newest in "
-      "this directory), without the optimizer's state; the other options say what the model is");
-  app.add_option("--export", o.run.export_to.directory,
-                 "At the end, write the model to this new directory in the Hugging Face format");
-  add_choice(app, "--export-dtype", o.export_dtype, {"f32", "bf16", "f16"},
-             "Dtype of the tensors that --export writes: f32, bf16 or f16")
-      ->capture_default_str();
-  add_number(app, "--layers", o.layers, {1, 1024}, "Instead of the preset's");
-  add_number(app, "--heads", o.heads, {1, 1024}, "Instead of the preset's");
-  add_number(app, "--width", o.width, {1, 65536}, "Instead of the preset's");
-  add_number(app, "--feed-forward", o.feed_forward, {1, 1 << 18}, "Instead of the preset's");
-  add_number(app, "--context", o.context, {1, 65536}, "Instead of the preset's; in tokens");
-  add_choice(app, "--norm", o.norm, {"rms", "layer"}, "rms or layer")->capture_default_str();
-  add_choice(app, "--activation", o.activation, {"swiglu", "gelu"}, "swiglu or gelu")->capture_default_str();
-  app.add_flag("--untied", o.untied,
-               "Give the output layer its own weights instead of the embedding table's");
-  add_number(app, "--initial-deviation", o.initial_deviation, {1e-9, 10},
-             "Standard deviation of the initial weights, instead of the preset's");
-}
-
-void add_text_options(CLI::App& app, Options& options) {
-  app.add_flag("--evaluate-only", options.evaluate_only,
-               "With --local, train nothing: print the perplexity of the evaluation text");
-  app.add_flag(
-      "--print-tokens", options.print_tokens,
-      "With --local, train nothing: print the token ids of each line (or document) of --text, in the "
-      "form that --text takes");
-  app.add_option(
-         "--text", options.run.text,
-         "Text file to train on (scripts/fetch_text writes one), or *.jsonl with a document per line: "
-         "{\"text\": ...}, {\"prompt\": ..., \"completion\": ...}, or token ids as {\"tokens\": [...]}")
-      ->required();
-  app.add_option(
-      "--evaluation-text,--eval-text", options.run.evaluation_text,
-      "File to evaluate with, in any form of --text, all of which is then trained on; by default the "
-      "last 5 % of --text");
-}
-
-void add_own_options(CLI::App& app, Options& options) {
-  app.add_flag(
-      "--local", options.local,
-      "Train with a plain loop in this process, without the runtime; options of the runtime are refused");
-  add_text_options(app, options);
-  add_model_options(app, options);
-  RunOptions& o = options.run;
-  auto& training = o.trainer.session.training;
-  add_number(app, "--batch", o.trainer.microbatch.batch, {1, 65536}, "Sequences per microbatch")
-      ->capture_default_str();
-  add_number(app, "--lanes", training.lanes, {1, 65536}, "Logical data-parallel workers")
-      ->capture_default_str();
-  add_number(app, "--microbatches", training.microbatches, {1, 4096}, "Microbatches per lane and step")
-      ->capture_default_str();
-  add_number(app, "--steps", o.steps, {1, kMostSteps}, "Optimizer steps")->capture_default_str();
-  add_number(app, "--warmup", o.trainer.schedule.warmup.value, {0, kMostSteps},
-             "Steps until the learning rate is at its peak")
-      ->capture_default_str();
-  add_number(app, "--learning-rate", o.trainer.schedule.peak, {0, 1000}, "Peak learning rate")
-      ->capture_default_str();
-  add_number(app, "--floor", options.floor, {0, 1}, "Final learning rate, as a fraction of the peak")
-      ->capture_default_str();
-  add_choice(app, "--optimizer", options.optimizer, {"adamw", "lion", "muon"},
-             "adamw, lion, or muon (for the matrices of the blocks; adamw steps the rest)")
-      ->capture_default_str();
-  add_number(app, "--weight-decay", training.optimizer.weight_decay, {0, 1000}, "Weight decay of matrices")
-      ->capture_default_str();
-  add_number(app, "--beta2", training.optimizer.beta2, {0, 0.999999}, "AdamW's second beta")
-      ->capture_default_str();
-  app.add_option("--loss-scale", options.loss_scale,
-                 "Factor of the loss before backward: none, a number, or dynamic")
-      ->check(
-          [](const std::string& text) {
-            const auto scaling = loss_scaling_of(text);
-            return scaling ? std::string() : scaling.error().message;
-          },
-          "")
-      ->capture_default_str();
-  add_choice(
-      app, "--loss-average", options.loss_average, {"tokens", "lanes"},
-      "Of a step: tokens (over the target tokens of all lanes), or lanes (the mean of the lanes' means)")
-      ->capture_default_str();
-  add_number(app, "--clip-norm", training.clip_norm, {0, 1e30},
-             "Clip gradients to this global norm; 0: no clipping")
-      ->capture_default_str();
-  add_number(app, "--seed", o.trainer.seed, kAnyNumber<std::uint64_t>, "Seed of weights, data and samples")
-      ->capture_default_str();
-  add_number(app, "--evaluate-every", o.evaluate_every, {0, kMostSteps},
-             "Steps between evaluations; 0: only at the end")
-      ->capture_default_str();
-  add_number(app, "--evaluation-batches", o.evaluation_batches, {1, 1'000'000}, "Microbatches")
-      ->capture_default_str();
-  add_number(app, "--sample-bytes", o.sample_bytes, {0, 1'000'000}, "Bytes of text to generate at the end")
-      ->capture_default_str();
-  app.add_option("--prompt", o.prompt, "Start of the generated text")
-      ->check(
-          [](const std::string& text) { return text.empty() ? "expected a byte or more" : std::string(); },
-          "")
-      ->capture_default_str();
-  add_number(app, "--temperature", o.sampling.temperature, {0, 1000},
-             "Sampling temperature; 0: always the likeliest token")
-      ->capture_default_str();
-  add_number(app, "--top-k", o.sampling.top_k, {0, 1'000'000},
-             "Sample among this many of the likeliest tokens")
-      ->capture_default_str();
+  option->check(check, value.choices);
+  if (value.has_default) option->capture_default_str();
 }
 
 Result<ModelConfig> model_config(const Options& o, const PretrainedModel* origin) {
@@ -338,12 +111,8 @@ Options::Options() {
 }
 
 void add_options(CLI::App& app, Options& options) {
-  add_own_options(app, options);
-  add_expert_options(app, options.experts);
-  add_pipeline_options(app, options.run.trainer);
-  add_distributed_options(app, options);
-  add_tensor_options(app, options.run.trainer.session.training, options.run.trainer.tensor);
-  add_checkpoint_options(app, options);
+  for (const OptionRow& row : option_table(options)) add_row(app, row);
+  app.get_option("--text")->required();
   app.parse_complete_callback([&app, &options] {
     options.given.clear();
     for (const CLI::Option* option : app.get_options()) {

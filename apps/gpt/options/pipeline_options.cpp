@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "apps/command_line/options.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
@@ -11,40 +10,10 @@ using core::Errc;
 using core::fail;
 using core::ScheduleKind;
 
-namespace {
-
-/// As flags are written, with a hyphen.
 std::string flag_name(ScheduleKind kind) {
   std::string name(core::name_of(kind));
   std::replace(name.begin(), name.end(), '_', '-');
   return name;
-}
-
-}  // namespace
-
-void add_pipeline_options(CLI::App& app, TrainerOptions& options) {
-  add_number(app, "--pipeline-parallel", options.session.training.pipeline_parallel, {1, 65536},
-             "Pipeline stages: ranks that share the layers of the model")
-      ->capture_default_str();
-  const auto take = [&options](const CLI::results_t& texts) {
-    auto name = texts.front();
-    std::replace(name.begin(), name.end(), '-', '_');
-    options.pipeline.schedule = core::schedule_kind_from_name(name).value();
-    return true;
-  };
-  const auto shown = [&options] { return flag_name(options.pipeline.schedule); };
-  app.add_option(
-         "--pipeline-schedule", take,
-         "gpipe, 1f1b, interleaved (several --pipeline-chunks per stage) or zero-bubble (the weights' "
-         "half of backward fills gaps)",
-         false, shown)
-      ->type_name("TEXT")
-      ->check(apps::detail::one_of({"gpipe", "1f1b", "interleaved", "zero-bubble"}),
-              "gpipe|1f1b|interleaved|zero-bubble")
-      ->capture_default_str();
-  add_number(app, "--pipeline-chunks", options.pipeline.chunks, {1, 65536},
-             "Model chunks per stage, for interleaved schedules")
-      ->capture_default_str();
 }
 
 core::Result<void> check_pipeline_options(const TrainerOptions& options, bool is_local) {

@@ -10,8 +10,8 @@
 
 namespace troupe::apps::gpt {
 
-/// Makes the app fill `options`, which must outlive it.
-void add_pipeline_options(CLI::App& app, TrainerOptions& options);
+/// As flags are written, with a hyphen.
+std::string flag_name(core::ScheduleKind kind);
 /// Errc::invalid_argument for options that make no sense without the others.
 core::Result<void> check_pipeline_options(const TrainerOptions& options, bool is_local);
 /// Adds what a report shows, if there is a pipeline.

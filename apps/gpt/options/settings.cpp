@@ -8,7 +8,7 @@
 #include <iterator>
 #include <optional>
 
-#include "apps/gpt/options/options.hpp"
+#include "apps/gpt/options/option_table.hpp"
 #include "apps/gpt/text/data.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
@@ -118,83 +118,6 @@ void add_model(Collector& all, const Options& options, const ModelConfig& model)
       .add("--capacity-factor", experts.capacity_factor);
 }
 
-void add_training(Collector& all, const Options& options, const RunOptions& run) {
-  const auto& trainer = run.trainer;
-  const auto& training = trainer.session.training;
-  all.as(ChangeWeight::curve)
-      .add("--batch", trainer.microbatch.batch)
-      .add("--lanes", training.lanes)
-      .add("--microbatches", training.microbatches)
-      .add("--seed", trainer.seed)
-      .add("--numerics", core::name_of(training.numerics))
-      .add("--wire-dtype", core::name_of(training.wire_dtype))
-      .add("--gather-dtype", trainer.gather_dtype ? core::name_of(*trainer.gather_dtype) : "none")
-      .add("--dtype", core::name_of(trainer.arithmetic.dtype))
-      .add("--tf32", trainer.arithmetic.tf32)
-      .add("--optimizer", options.optimizer)
-      .add("--weight-decay", training.optimizer.weight_decay)
-      .add("--beta2", training.optimizer.beta2)
-      .add("--loss-scale", options.loss_scale)
-      .add("--loss-average", options.loss_average)
-      .add("--clip-norm", training.clip_norm)
-      .add("--average-in-collective", training.average_in_collective)
-      .add("--learning-rate", trainer.schedule.peak)
-      .add("--floor", options.floor)
-      .add("--warmup", trainer.schedule.warmup.value);
-  all.as(ChangeWeight::told)
-      .add("--steps", run.steps)
-      .add("--strategy", core::name_of(training.strategy))
-      .add("--tensor-parallel", training.tensor_parallel)
-      .add("--tensor-slices", slices_of(training, trainer.tensor))
-      .add("--context-parallel", training.context_parallel)
-      .add("--pipeline-parallel", training.pipeline_parallel)
-      .add("--expert-parallel", training.expert_parallel)
-      .add("--expert-tensor-parallel", training.expert_tensor_parallel)
-      .add("--save-every", run.save_every)
-      .add("--device", run.world.device.substr(0, run.world.device.find(':')));
-}
-
-/// What only the ranks of one start must have alike.
-void add_way(Collector& all, const Options& options, const RunOptions& run) {
-  const auto& trainer = run.trainer;
-  const auto& training = trainer.session.training;
-  const auto& session = trainer.session;
-  const bool has_path = run.resume != "auto" && run.resume != "never";
-  all.as(ChangeWeight::none)
-      .add("--initial-deviation", trainer.model.initial_deviation)
-      .add("--sequence-parallel", trainer.tensor.sequence_parallel)
-      .add("--pipeline-schedule", core::name_of(trainer.pipeline.schedule))
-      .add("--pipeline-chunks", trainer.pipeline.chunks)
-      .add("--optimizer-instances", training.optimizer_instances)
-      .add("--gathered-units", training.gathered_units)
-      .add("--bucket-elements", training.bucket_elements)
-      .add("--no-overlap", !training.overlap)
-      .add("--large-gradient-factor", training.large_gradient_factor)
-      .add("--collectives", run.world.collectives)
-      .add("--register-memory", run.world.register_memory)
-      .add("--recompute", trainer.arithmetic.keep == Keep::inputs)
-      .add("--keep-last", session.checkpoint.retention.keep_last)
-      .add("--keep-every", session.checkpoint.retention.keep_every)
-      .add("--compare-replicas-every", session.compare_replicas_every)
-      .add("--local-every", run.local_every)
-      .add("--replication-factor", session.local.factor)
-      .add("--replication-jump", session.local.jump)
-      .add("--evaluate-every", run.evaluate_every)
-      .add("--evaluation-batches", run.evaluation_batches)
-      .add("--sample-bytes", run.sample_bytes)
-      .add("--prompt", run.prompt)
-      .add("--temperature", run.sampling.temperature)
-      .add("--top-k", run.sampling.top_k)
-      .add("--export-dtype", options.export_dtype)
-      .add("--resume", has_path ? std::string("a path") : run.resume)
-      .add("--force-resume", run.force_resume)
-      .add("--model", options.model.empty() ? "none" : "given")
-      .add("--weights-from", options.weights_from.empty() ? "none" : "given")
-      .add("--export", run.export_to.directory.empty() ? "none" : "given")
-      .add("--checkpoints", run.world.checkpoint_directory.empty() ? "none" : "given")
-      .add("--local-checkpoints", run.world.local_checkpoint_directory.empty() ? "none" : "given");
-}
-
 /// The settings of a checkpoint that was saved before checkpoints kept all of them.
 std::vector<std::pair<std::string, std::string>> old_settings(const Value& common) {
   const std::pair<const char*, const char*> known[] = {{"seed", "--seed"},
@@ -230,8 +153,19 @@ std::string joined(const std::vector<std::string>& texts) {
 Settings settings_of(const Options& options, const RunOptions& run) {
   Collector all;
   add_model(all, options, run.trainer.model);
-  add_training(all, options, run);
-  add_way(all, options, run);
+  const TrainerOptions& trainer = run.trainer;
+  const bool has_path = run.resume != "auto" && run.resume != "never";
+  all.as(ChangeWeight::curve).add("--dtype", core::name_of(trainer.arithmetic.dtype));
+  all.as(ChangeWeight::told)
+      .add("--tensor-slices", slices_of(trainer.session.training, trainer.tensor))
+      .add("--device", run.world.device.substr(0, run.world.device.find(':')));
+  all.as(ChangeWeight::none)
+      .add("--initial-deviation", trainer.model.initial_deviation)
+      .add("--resume", has_path ? std::string("a path") : run.resume);
+  Options given = options;
+  for (const OptionRow& row : option_table(given)) {
+    if (row.change) all.as(*row.change).add(row.name, row.value.shown());
+  }
   return all.take();
 }
 

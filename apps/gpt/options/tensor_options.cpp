@@ -1,27 +1,11 @@
 #include "apps/gpt/options/tensor_options.hpp"
 
-#include "apps/command_line/options.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps::gpt {
 
 using core::Errc;
 using core::fail;
-
-void add_tensor_options(CLI::App& app, core::TrainingOptions& training, TensorOptions& tensor) {
-  add_number(app, "--tensor-parallel", training.tensor_parallel, {1, 1024},
-             "Ranks that share each layer: heads, feed-forward elements and the vocabulary")
-      ->capture_default_str();
-  app.add_flag("--sequence-parallel", tensor.sequence_parallel,
-               "With --tensor-parallel, split norms and the residual stream too, by rows");
-  add_number(
-      app, "--tensor-slices", tensor.slices, {1, 1024},
-      "Compute each layer in this many slices: the same bits on any number of tensor-parallel ranks that "
-      "divides it [as many as --tensor-parallel]");
-  add_number(app, "--context-parallel", training.context_parallel, {1, 1024},
-             "Ranks that share each sequence; each has an early and a late piece")
-      ->capture_default_str();
-}
 
 namespace {
 

@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "apps/command_line/app.hpp"
 #include "core/options/options.hpp"
 #include "core/result.hpp"
 
@@ -22,8 +21,6 @@ struct TensorOptions {
 inline int slices_of(const core::TrainingOptions& training, const TensorOptions& tensor) {
   return tensor.slices == 0 ? training.tensor_parallel : tensor.slices;
 }
-
-void add_tensor_options(CLI::App& app, core::TrainingOptions& training, TensorOptions& tensor);
 
 /// Errc::invalid_argument for options that exclude each other.
 core::Result<void> check_tensor_options(const core::TrainingOptions& training, const TensorOptions& tensor,
