@@ -29,7 +29,7 @@ struct Flaw {
 
 class FlawedConfig : public testing::TestWithParam<Flaw> {};
 
-TEST_P(FlawedConfig, IsAnErrorThatNamesTheFieldAndItsValue) {
+TEST_P(FlawedConfig, IsAnErrorNamingTheFieldAndItsValue) {
   ModelConfig config = preset("tiny").value();
   GetParam().make(config);
 

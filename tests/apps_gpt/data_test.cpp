@@ -40,7 +40,7 @@ TEST(Corpus, KeepsTheLastTwentiethForEvaluation) {
   EXPECT_EQ(corpus.evaluation().token(0), 'b');
 }
 
-TEST(Corpus, TooShortForItsContextIsAnErrorThatSaysWhatIsNeeded) {
+TEST(Corpus, TooShortForItsContextSaysWhatIsNeeded) {
   const TextFile file(some_text(1300));
 
   EXPECT_THAT(Corpus::open(file.path(), 65).error().message,
@@ -120,7 +120,7 @@ TEST(Corpus, KnowsThatItsEvaluationTextWasCut) {
   EXPECT_THAT(corpus.check_unchanged().error().message, HasSubstr(evaluation.path()));
 }
 
-TEST(Corpus, ThatIsAPointerOfGitLfsIsCalledThat) {
+TEST(Corpus, CallsAGitLfsPointerWhatItIs) {
   const TextFile file(
       "version https://git-lfs.github.com/spec/v1\noid sha256:0123456789abcdef\nsize 4976698672\n");
 
@@ -164,7 +164,7 @@ TEST(Batch, AtRandomReachesEveryPlaceAndNoFurther) {
   EXPECT_THAT(seen, testing::Each(testing::Gt(15)));
 }
 
-TEST(Corpus, OfDocumentsIsRowsOfWhichOneIsForEvaluation) {
+TEST(Corpus, OfDocumentsKeepsOneRowForEvaluation) {
   const TextFile file("{\"text\": \"abcd\"}\n\n{\"prompt\": \"ef\", \"completion\": \"gh\"}\n", ".jsonl");
   TextCodec codec;
 
@@ -189,7 +189,7 @@ TEST(Corpus, OfTooFewDocumentsIsAnError) {
               HasSubstr("fill 1 sequences of 4 tokens; 2 are needed"));
 }
 
-TEST(Corpus, MayEvaluateWithAFileOfItsOwnInAnyForm) {
+TEST(Corpus, MayEvaluateWithItsOwnFileInAnyForm) {
   const TextFile text("abcdefghi"), documents("{\"tokens\": [7, 8, 9]}\n", ".jsonl");
   TextCodec codec;
 

@@ -87,7 +87,7 @@ TEST_F(RunOfAProcess, TracesNoStepWhenNoneIsAskedFor) {
   EXPECT_EQ(steps_in_trace(), 0);
 }
 
-TEST_F(RunOfAProcess, ASecondStartThatResumesGoesOnWithTheRecordOfTheFirst) {
+TEST_F(RunOfAProcess, ResumedStartGoesOnWithTheFirstsRecord) {
   ASSERT_TRUE(train_up_to(2));
   const RunRecord first = read_run(record_path()).value();
 
@@ -105,7 +105,7 @@ TEST_F(RunOfAProcess, ASecondStartThatResumesGoesOnWithTheRecordOfTheFirst) {
   EXPECT_EQ(std::count(kinds.begin(), kinds.end(), "start"), 1);
 }
 
-TEST_F(RunOfAProcess, WhatBeginsAnewSetsTheRecordOfAnotherRunAside) {
+TEST_F(RunOfAProcess, FreshStartSetsAnotherRunsRecordAside) {
   for (const std::int64_t steps : {2, 3, 4}) {
     std::filesystem::remove_all(options_.world.checkpoint_directory);
     ASSERT_TRUE(train_up_to(steps));
@@ -117,7 +117,7 @@ TEST_F(RunOfAProcess, WhatBeginsAnewSetsTheRecordOfAnotherRunAside) {
   EXPECT_EQ(read_run(folder / "run.2.jsonl").value().steps.size(), 3u);
 }
 
-TEST_F(RunOfAProcess, ARestartGoesOnWithTheClockOfTheFirstStart) {
+TEST_F(RunOfAProcess, RestartGoesOnWithTheFirstStartsClock) {
   ASSERT_TRUE(train_up_to(2));
   const RunRecord first = read_run(record_path()).value();
   {

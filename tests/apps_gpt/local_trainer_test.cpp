@@ -54,7 +54,7 @@ TEST(LocalTrainer, RepeatsARunBitForBit) {
 
 // One step of AdamW from zero moments, written out in double: m / (1 - beta1) is the gradient itself, and
 // sqrt(v / (1 - beta2)) its magnitude.
-TEST(LocalTrainer, TakesTheFirstStepOfAdamWOnTheClippedMeanGradient) {
+TEST(LocalTrainer, FirstStepIsAdamWOnClippedMeanGradients) {
   const TextFile file(some_text(4000));
   const Corpus corpus = Corpus::open(file.path(), 16).value();
   TrainerOptions options = small_run();

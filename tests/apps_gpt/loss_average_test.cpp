@@ -128,7 +128,7 @@ actors::StepOutcome first_step(const TrainerOptions& options, const Corpus& corp
   return outcome;
 }
 
-TEST_F(LossAverages, OfAStepAreOverTargetsOrMeansOfMeansAndRoutersCountPerMicrobatch) {
+TEST_F(LossAverages, WeighTargetsOrMeansAndRoutersPerMicrobatch) {
   for (const bool experts : {false, true}) {
     for (const auto average : {LossAverage::tokens, LossAverage::lanes}) {
       auto options = uneven_run(experts);
@@ -195,7 +195,7 @@ TEST_F(LossAverages, KnowTheTargetsOfAMicrobatchFromItsPlace) {
 }
 
 /// When a text is learned as a whole, nothing changes but the last bits of what is reported.
-TEST(LossAverage, OfPlainTextHasTheBitsOfMeansOfMeans) {
+TEST(LossAverage, OfPlainTextEqualsMeansOfMeansBitwise) {
   const TextFile file(some_text(4000));
   const Corpus corpus = Corpus::open(file.path(), 16).value();
   for (const int microbatches : {1, 2, 3}) {

@@ -41,7 +41,7 @@ struct Variant {
 
 class ModelGradient : public testing::TestWithParam<Variant> {};
 
-TEST_P(ModelGradient, AgreesWithFiniteDifferencesForEveryElementOfEveryParameter) {
+TEST_P(ModelGradient, AgreesWithFiniteDifferencesForEveryElement) {
   ModelConfig config{.layers = 2, .heads = 2, .width = 8, .feed_forward = 12, .context = 6, .vocabulary = 11};
   config.norm = GetParam().norm;
   config.activation = GetParam().activation;
@@ -70,7 +70,7 @@ struct Family {
 
 class FamilyGradient : public testing::TestWithParam<Family> {};
 
-TEST_P(FamilyGradient, AgreesWithFiniteDifferencesForEveryElementOfEveryParameter) {
+TEST_P(FamilyGradient, AgreesWithFiniteDifferencesForEveryElement) {
   ModelConfig config{.layers = 2, .heads = 4, .width = 8, .feed_forward = 12, .context = 6, .vocabulary = 11};
   config.tied_embeddings = false;
   GetParam().shape(config);

@@ -74,7 +74,7 @@ TEST_P(ModelTest, GivesTheSameBitsEveryTime) {
 }
 
 /// Whatever other passes left in the memory that its blocks share.
-TEST_P(ModelTest, GivesTheSameBitsWhenActivationsAreComputedAgainInBackward) {
+TEST_P(ModelTest, GivesTheSameBitsWhenActivationsAreRecomputed) {
   auto deep = config();
   deep.layers = 3;
   Model keeping = Model::create(deep, kShape).value();
@@ -93,7 +93,7 @@ TEST_P(ModelTest, GivesTheSameBitsWhenActivationsAreComputedAgainInBackward) {
   }
 }
 
-TEST_P(ModelTest, AsksForABlocksParametersBeforeItComputesTheBlockAgain) {
+TEST_P(ModelTest, RequestsABlocksParametersBeforeRecomputingIt) {
   auto deep = config();
   deep.layers = 3;
   Model model = Model::create(deep, kShape, Keep::inputs).value();
@@ -224,7 +224,7 @@ TEST_P(ModelTest, FirstUsesFollowTheTable) {
   EXPECT_TRUE(std::is_sorted(first_uses.begin(), first_uses.end()));
 }
 
-TEST_P(ModelTest, EndsWithTheErrorOfAHookInEitherDirection) {
+TEST_P(ModelTest, EndsWithAHooksErrorInEitherDirection) {
   for (int allowed = 0; allowed < 90; ++allowed) {
     int calls = 0;
     StepHooks hooks;
@@ -274,7 +274,7 @@ TEST_P(ModelTest, ATokenOutsideTheVocabularyIsAnError) {
   EXPECT_THAT(result.error().message, testing::HasSubstr("token 256"));
 }
 
-TEST(Model, ThatCannotFitInMemoryIsAnErrorBeforeAllocation) {
+TEST(Model, TooLargeForMemoryIsAnErrorBeforeAllocation) {
   ModelConfig config = preset("tiny").value();
   config.context = 1 << 16;
   config.heads = 8;
@@ -286,7 +286,7 @@ TEST(Model, ThatCannotFitInMemoryIsAnErrorBeforeAllocation) {
   EXPECT_THAT(model.error().message, testing::HasSubstr("use a smaller microbatch"));
 }
 
-TEST(Model, OfTheLargestSizesDoesNotWrapItsByteCount) {
+TEST(Model, OfTheLargestSizesCountsBytesWithoutWrapping) {
   const ModelConfig config{.layers = 1 << 10,
                            .heads = 1 << 10,
                            .width = 1 << 16,

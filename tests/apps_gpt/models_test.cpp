@@ -39,7 +39,7 @@ TEST(Models, MemoryIsCountedByWhatItIsFor) {
   EXPECT_EQ(full.activations, Model::create(config, {2, 8}).value().activation_bytes());
 }
 
-TEST(Models, ThatKeepInputsOnlyTakeTheMemoryOfOneBlockAndTheInputsOfTheOthers) {
+TEST(Models, KeepingOnlyInputsTakeOneBlockAndOtherInputs) {
   auto config = preset("tiny").value();
   const auto need = [&](std::size_t layers, Keep keep) {
     config.layers = layers;
@@ -78,7 +78,7 @@ TEST(Models, TheHostComputesInF32Only) {
   EXPECT_TRUE(check_model(config, {1, 8}, {}, DeviceKind::host));
 }
 
-TEST(Models, FlopsPerTokenAreSixAWeightAndTheAttention) {
+TEST(Models, FlopsPerTokenAreSixPerWeightPlusAttention) {
   const ModelConfig config{.layers = 2, .heads = 2, .width = 16, .feed_forward = 32, .context = 16};
 
   const double weights = 2 * (4 * 16 * 16 + 3 * 16 * 32) + 256 * 16;

@@ -18,7 +18,7 @@ std::vector<core::ParameterSpec> parameters_of(const core::TrainingOptions& trai
 }
 
 // Covers whole-2.
-TEST(ChosenOptimizer, MuonTakesTheMatricesOfTheBlocksAndAdamWTheRest) {
+TEST(ChosenOptimizer, MuonTakesBlockMatricesAndAdamWTheRest) {
   for (const bool tied : {true, false}) {
     core::TrainingOptions training;
     ASSERT_TRUE(choose_optimizer(training, "muon", {.beta2 = 0.9, .weight_decay = 0.2}));

@@ -88,7 +88,7 @@ TEST_F(OptionsOfAModel, ReplaceKeysOfItsConfigAndPassOverOthers) {
               HasSubstr("--model, which is not given"));
 }
 
-TEST_F(OptionsOfAModel, ThatHasNoConfigAreRefusedItsExportBeforeTraining) {
+TEST_F(OptionsOfAModel, WithoutAConfigAreRefusedExportBeforeTraining) {
   ModelConfig config = preset("tiny").value();
   const ExportOptions to{.directory = folder_.path("new")};
   EXPECT_TRUE(check_export(config, to));
@@ -102,7 +102,7 @@ TEST_F(OptionsOfAModel, ThatHasNoConfigAreRefusedItsExportBeforeTraining) {
   EXPECT_TRUE(check_export(config, {}));
 }
 
-TEST(GptOptions, WithoutAModelBeginFromAPresetAndTheSeed) {
+TEST(GptOptions, WithoutAModelBeginFromPresetAndSeed) {
   const auto options = parsed("--preset tiny");
 
   EXPECT_EQ(origin_of(options).value(), nullptr);
@@ -117,7 +117,7 @@ TEST(GptOptions, EvaluateOnlyInOneProcess) {
   EXPECT_EQ(error_of("--evaluate-only --local"), "a run");
 }
 
-TEST(GptOptions, ThatALocalRunCannotHonourAreRefusedByName) {
+TEST(GptOptions, UnsupportedByALocalRunAreRefusedByName) {
   for (const std::string option :
        {"--checkpoints made-up", "--output made-up", "--resume made-up", "--save-every 5", "--keep-last 5",
         "--strategy zero3", "--numerics fast", "--collectives tcp", "--local-checkpoints made-up",
@@ -132,7 +132,7 @@ TEST(GptOptions, ThatALocalRunCannotHonourAreRefusedByName) {
   EXPECT_THAT(error_of("--local --loss-scale dynamic"), HasSubstr("--loss-scale \"dynamic\""));
 }
 
-TEST(GptOptions, ThatSayWhatALocalRunDoesAnywayAreTaken) {
+TEST(GptOptions, ThatRestateALocalRunsBehaviourAreTaken) {
   for (const char* line :
        {"--device host --dtype f32", "--dtype fp32", "--optimizer adamw --loss-scale none", "--recompute",
         "--tensor-parallel 1", "--experts 4 --experts-per-token 2 --z-loss 0.1 --bias-rate 0",
@@ -140,7 +140,7 @@ TEST(GptOptions, ThatSayWhatALocalRunDoesAnywayAreTaken) {
     EXPECT_EQ(error_of(std::string("--local ") + line), "a run") << line;
 }
 
-TEST(GptOptions, ThatAskForMoreThanAnEvaluationAreRefusedWithIt) {
+TEST(GptOptions, BeyondAnEvaluationAreRefusedWithIt) {
   for (const char* more : {"--export out", "--sample-bytes 5", "--prompt a"})
     EXPECT_THAT(error_of(std::string("--local --evaluate-only ") + more),
                 HasSubstr("--evaluate-only prints the perplexity and ends, found --"));

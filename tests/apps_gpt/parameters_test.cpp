@@ -38,7 +38,7 @@ TEST(Parameters, HaveTheNamesAndTheOrderOfALlama) {
                            "model.layers.0.mlp.down_proj.weight", "model.norm.weight"));
 }
 
-TEST(Parameters, OfTheOtherVariantHaveBiasesInTheirNormsAndAHead) {
+TEST(Parameters, OfTheOtherVariantHaveNormBiasesAndHeads) {
   ModelConfig config = one_layer();
   config.norm = Norm::layer;
   config.activation = Activation::gelu;
@@ -73,7 +73,7 @@ TEST(Parameters, OfAttentionHaveTheNamesAndShapesOfQwens) {
                                           "o_proj.weight { 64, 12 } decays", "o_proj.bias { 64 }"));
 }
 
-TEST(Parameters, OfABlockAreOfItsUnitWhateverTheBlockHas) {
+TEST(Parameters, OfABlockAreInItsUnit) {
   ModelConfig config = one_layer();
   config.layers = 2;
   config.norm = Norm::layer;
@@ -92,7 +92,7 @@ TEST(Parameters, OfABlockAreOfItsUnitWhateverTheBlockHas) {
 }
 
 // Covers unit-32.
-TEST(Parameters, BeginAPartAtATimeAsTheyBeginAsAWhole) {
+TEST(Parameters, BeginInPartsAsTheyBeginWhole) {
   const ParameterSpec spec = parameters(one_layer()).front();
   const auto whole = values_of(spec, 3);
   std::vector<float> part(100);
@@ -120,7 +120,7 @@ TEST(Initialise, DependsOnSeedAndNameAlone) {
   EXPECT_NE(values_of(specs[2], 7), values_of(specs[3], 7));
 }
 
-TEST(Initialise, DrawsMatricesWithTheStatedDeviationAndSetsNormsToOne) {
+TEST(Initialise, DrawsMatricesWithTheDeviationAndNormsAsOne) {
   for (const ParameterSpec& spec : parameters(one_layer())) {
     const auto values = values_of(spec, 7);
     double sum = 0, squares = 0;

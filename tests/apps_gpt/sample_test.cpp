@@ -63,7 +63,7 @@ class SampleText : public testing::Test {
   Tensors<float> values_ = initial_parameters(model_.table().specs, 1);
 };
 
-TEST_F(SampleText, HasTheLengthAskedForAndDependsOnTheSeed) {
+TEST_F(SampleText, HasTheLengthAskedForAndDependsOnSeed) {
   const std::string text = sample("And ", 3).value();
 
   EXPECT_EQ(text.size(), 40U);
@@ -71,7 +71,7 @@ TEST_F(SampleText, HasTheLengthAskedForAndDependsOnTheSeed) {
   EXPECT_NE(text, sample("And ", 4).value());
 }
 
-TEST_F(SampleText, ReadsTheEndOfAPromptThatIsLongerThanTheModel) {
+TEST_F(SampleText, ReadsTheEndOfAnOverlongPrompt) {
   EXPECT_EQ(sample("0123456789abcdefghij", 3).value(), sample("456789abcdefghij", 3).value());
 }
 
@@ -79,7 +79,7 @@ TEST_F(SampleText, WithoutAPromptIsAnError) {
   EXPECT_FALSE(sample("", 3));
 }
 
-TEST_F(SampleText, ContinuesTheLastTokenWhereTheModelReadsOnlyOne) {
+TEST_F(SampleText, ContinuesTheLastTokenWhereContextIsOne) {
   auto model = Model::create(preset("tiny").value(), {.batch = 1, .length = 1}).value();
 
   const auto text = sample_text(model, values_.constant(), "And ", 3, {.seed = 3});

@@ -17,7 +17,7 @@ TEST(Schedule, RisesLinearlyToThePeak) {
   EXPECT_DOUBLE_EQ(at(4), 1.0);
 }
 
-TEST(Schedule, FallsByHalfACosineToTheFloorAtTheLastStep) {
+TEST(Schedule, FallsByHalfACosineToTheFloor) {
   EXPECT_DOUBLE_EQ(at(9), 0.55);
   EXPECT_DOUBLE_EQ(at(14), 0.1);
   EXPECT_DOUBLE_EQ(at(1000), 0.1);

@@ -217,7 +217,7 @@ TEST(SettingsTableOf, EveryOptionHasARowHere) {
       << "decide what ranks and checkpoints with another value of the option come to, in option_table.cpp";
 }
 
-TEST_F(SettingsTable, RanksThatDifferInAnOptionAreComparedInIt) {
+TEST_F(SettingsTable, RanksThatDifferInAnOptionAreTold) {
   for (const auto& row : kAllOptions) {
     if (row.among == Among::no_job) continue;
     const auto first = settings(row.base), second = settings(with(row));
@@ -238,7 +238,7 @@ TEST_F(SettingsTable, RanksThatDifferInAnOptionAreComparedInIt) {
   }
 }
 
-TEST_F(SettingsTable, AResumeWithAnotherValueSaysWhatItComesTo) {
+TEST_F(SettingsTable, ResumeWithAnotherValueSaysItsConsequence) {
   for (const auto& row : kAllOptions) {
     if (row.among == Among::no_job) continue;
     const core::Value saved = core::Value::Map{{"settings", kept(settings(row.base).value())}};

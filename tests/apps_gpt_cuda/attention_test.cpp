@@ -147,7 +147,7 @@ TYPED_TEST(CudaAttention, IsTheHosts) {
 
 // Each row's sum runs over the same keys in the same order. Halves that a tile of rows crosses, that are
 // tiles of their own, and that are smaller than a warp's rows.
-TYPED_TEST(CudaAttention, OfAPartOfEachSequenceGivesTheBitsOfTheWhole) {
+TYPED_TEST(CudaAttention, OfSequencePartsGivesTheBitsOfTheWhole) {
   struct Shared {
     AttentionShape whole;
     std::size_t members;

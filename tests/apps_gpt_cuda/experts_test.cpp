@@ -91,7 +91,7 @@ TEST_P(CudaExpertsTest, ScaleTheGradientsOfRoutersLossesAsAllOthers) {
   EXPECT_EQ(scaled.gradients(), expected);
 }
 
-TEST_P(CudaExpertsTest, EvaluateWithoutTheRoutersLossesAndTellHooksWhatTheHostDoes) {
+TEST_P(CudaExpertsTest, EvaluateWithoutRouterLossesTellingHooksLikeTheHost) {
   OnGpu gpu(GetParam());
   OnHost host(GetParam(), gpu.values);
   HookCalls found, expected;

@@ -61,7 +61,7 @@ TEST_P(CudaModelTest, GivesTheSameBitsWhateverCameBefore) {
 }
 
 // Covers unit-19.
-TEST_P(CudaModelTest, GivesTheSameBitsWhenActivationsAreComputedAgainInBackward) {
+TEST_P(CudaModelTest, GivesTheSameBitsWhenActivationsAreRecomputed) {
   OnGpu keeping(GetParam()), again(GetParam(), Keep::inputs);
 
   for (const std::uint64_t seed : {1, 2}) {

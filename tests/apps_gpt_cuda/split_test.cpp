@@ -109,7 +109,7 @@ class CudaSplitBackward : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(All, CudaSplitBackward, testing::ValuesIn(kSplitCases),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
-TEST_P(CudaSplitBackward, HasTheBitsOfAWholeOneWhateverComesBetweenItsHalves) {
+TEST_P(CudaSplitBackward, HasAWholeOnesBitsWhateverComesBetween) {
   TestGpu gpu;
   StageOnGpu whole(GetParam(), false, gpu), split(GetParam(), true, gpu);
 

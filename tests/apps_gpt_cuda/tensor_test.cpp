@@ -104,7 +104,7 @@ TEST_P(CudaTensorParallel, HasTheLossGradientsAndLogitsOfOneHost) {
   }
 }
 
-TEST_P(CudaTensorParallel, GivesTheSameBitsAgainAndWhenActivationsAreComputedAgainInBackward) {
+TEST_P(CudaTensorParallel, RepeatsItsBitsAlsoWithRecomputedActivations) {
   const auto& [of, size, sequence] = GetParam();
   GradientsOfMembers first(size), second(size);
   std::vector<double> losses(2 * size);

@@ -114,7 +114,7 @@ TEST_F(CarriedThings, ComeBackWithTheirBytesHoweverTheyWereCut) {
   }
 }
 
-TEST_F(CarriedThings, AreLeftOutByNameWhereTheyHaveNoPlace) {
+TEST_F(CarriedThings, AreLeftOutByNameWithoutAPlace) {
   ASSERT_EQ(run_checkpoint({"import", path("dcp"), path("own")}).exit_code, 0);
 
   const auto model = run_checkpoint({"export", path("own"), path("model"), "--to", "huggingface"});

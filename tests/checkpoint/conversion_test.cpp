@@ -70,7 +70,7 @@ INSTANTIATE_TEST_SUITE_P(Golden, ImportOfPyTorch,
                          testing::Values("plain", "mesh", "fsdp", "rank_files", "rank_files_hsdp",
                                          "rank_files_tensor_parallel"));
 
-TEST(CheckpointImport, ValuesAreNestedAsTheyWereAndAreWhatASessionLooksFor) {
+TEST(CheckpointImport, KeepsNestedValuesAsSessionsExpectThem) {
   ScratchFolder directory;
 
   run_checkpoint({"import", golden("interop/plain"), directory.path("out"), "--step", "4"});
@@ -223,7 +223,7 @@ TEST(CheckpointExport, ShardedSafetensorsKeepTheTensors) {
   EXPECT_EQ(run_checkpoint({"diff", golden_checkpoint(), directory.path("files")}).exit_code, 0);
 }
 
-TEST(CheckpointExport, ForHuggingFaceOnlyWeightsInFilesOfALimitedSize) {
+TEST(CheckpointExport, WritesOnlyWeightsForHuggingFaceInLimitedFiles) {
   ScratchFolder directory;
   const auto from = make_checkpoint(directory.path("in"), 3,
                                     {{"a", DType::f32, {2}, floats({1, 2})},
@@ -248,7 +248,7 @@ TEST(CheckpointExport, ForHuggingFaceOnlyWeightsInFilesOfALimitedSize) {
             0);
 }
 
-TEST(CheckpointExport, TheOptimizerCanComeAlongAndFloatsCanBeConverted) {
+TEST(CheckpointExport, MayIncludeTheOptimizerAndConvertFloats) {
   ScratchFolder directory;
   const auto from = make_checkpoint(directory.path("in"), 3,
                                     {{"a", DType::f32, {2}, floats({1, 0.5F})},

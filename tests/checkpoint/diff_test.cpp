@@ -51,7 +51,7 @@ TEST_F(CheckpointDiff, TellsWhereAndHowMuchValuesDiffer) {
               HasSubstr("w\n    2 of 6 elements (2 bits), at most 12 apart; first at (1, 0): 4 / 4.5\n"));
 }
 
-TEST_F(CheckpointDiff, TellsWhatIsOnOneSideOnlyAndOfAnotherForm) {
+TEST_F(CheckpointDiff, ShowsOneSidedAndDifferentlyFormedTensors) {
   const auto a = left({{"form", DType::f32, {2}, floats({1, 2})},
                        {"only a", DType::u8, {1}, "x"},
                        {"type", DType::i32, {1}, "abcd"}});

@@ -30,7 +30,7 @@ void PrintTo(const Writer& writer, std::ostream* out) {
 
 class CheckpointDurability : public testing::TestWithParam<Writer> {};
 
-TEST_P(CheckpointDurability, EveryByteAndEveryNameOfWhatIsWrittenIsSynced) {
+TEST_P(CheckpointDurability, SyncsEveryByteAndNameThatIsWritten) {
   ScratchFolder directory;
   const auto root = fs::canonical(directory.path(""));
   const auto out = (root / "out").string();

@@ -58,7 +58,7 @@ TEST_F(ForeignNames, HaveNoPartsOfWrappers) {
                         "_fsdp_wrapped_module (1 names), _orig_mod (2 names)"));
 }
 
-TEST_F(ForeignNames, LoseTheModuleOfDataParallelismWhereAllHaveIt) {
+TEST_F(ForeignNames, LoseDataParallelismsModuleWhereAllHaveIt) {
   EXPECT_THAT(imported({"module.a", "module.module.b"}), ElementsAre("a", "module.b"));
   EXPECT_THAT(imported({"_orig_mod.module.a", "module._orig_mod.b"}), ElementsAre("a", "b"));
 }
@@ -109,7 +109,7 @@ TEST_F(ForeignNames, ComeBackWithWhatWrappersPutThere) {
   EXPECT_EQ(index["weight_map"].size(), 2U) << "nothing of the optimizer: " << index;
 }
 
-TEST_F(ForeignNames, OfTypesThatTroupeLacksAreNamedAndNoDamage) {
+TEST_F(ForeignNames, OfUnsupportedTypesAreNamedAsNoDamage) {
   for (const std::string type : {"F8_E8M0", "F8_E4M3FNUZ", "TYPE_OF_2030"}) {
     write_file(directory_.path("f.safetensors"), file_of({"scale"}, type));
 

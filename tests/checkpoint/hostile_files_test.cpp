@@ -48,7 +48,7 @@ void expect_refused(const Reader& reader, const std::string& path, const std::st
       << words[0] << ": 142 is that it waited, 77 that it said nothing";
 }
 
-TEST(HostileFiles, APipeOrDeviceInThePlaceOfAFileIsNamedAndNotWaitedFor) {
+TEST(HostileFiles, PipesAndDevicesAreNamedAndNotAwaited) {
   for (const std::string file : {"manifest.json", "shard_00001_0.safetensors"}) {
     ScratchFolder directory;
     const auto path = directory.path("root/step_00000007");
@@ -66,7 +66,7 @@ TEST(HostileFiles, APipeOrDeviceInThePlaceOfAFileIsNamedAndNotWaitedFor) {
   }
 }
 
-TEST(HostileFiles, AHeaderThatIsSaidToBeHugeIsNotReadIntoMemory) {
+TEST(HostileFiles, AllegedlyHugeHeaderIsNotReadIntoMemory) {
   ScratchFolder directory;
   const auto path = make_checkpoint(directory.path(""), 7, {{"a", core::DType::u8, {2}, "ab"}});
   auto manifest = manifest_at(path);
@@ -85,7 +85,7 @@ TEST(HostileFiles, AHeaderThatIsSaidToBeHugeIsNotReadIntoMemory) {
   expect_refused({{"verify", "PATH"}, 1}, path, "", "has 1099511627776 bytes, at most 100000008 are allowed");
 }
 
-TEST(HostileFiles, APipeAmongTheFilesOfPyTorchOrHuggingFaceIsNotWaitedFor) {
+TEST(HostileFiles, PipeAmongForeignModelFilesIsNotAwaited) {
   for (const std::string file : {".metadata", "__0_0.distcp"}) {
     ScratchFolder directory;
     const auto path = directory.path("dcp");
@@ -98,7 +98,7 @@ TEST(HostileFiles, APipeAmongTheFilesOfPyTorchOrHuggingFaceIsNotWaitedFor) {
   }
 }
 
-TEST(HostileFiles, APointerOfGitLfsAmongTheFilesOfPyTorchIsCalledSo) {
+TEST(HostileFiles, GitLfsPointerAmongPyTorchFilesIsNamed) {
   const std::string pointer =
       "version https://git-lfs.github.com/spec/v1\noid sha256:" + std::string(64, 'a') + "\nsize 700\n";
   const std::string said = " is a pointer of Git LFS, not the file itself, which has 700 bytes";
@@ -116,7 +116,7 @@ TEST(HostileFiles, APointerOfGitLfsAmongTheFilesOfPyTorchIsCalledSo) {
   expect_refused({{"show", "PATH"}, 1}, directory.path("model.pt"), "", ("model.pt" + said).c_str());
 }
 
-TEST(HostileFiles, LinksLeadOutOfACheckpointOnlyWhenThatIsAskedFor) {
+TEST(HostileFiles, LinksLeaveACheckpointOnlyOnRequest) {
   for (const std::string file : {"manifest.json", "shard_00001_0.safetensors"}) {
     ScratchFolder directory;
     const auto path = directory.path("step_00000007");
@@ -137,7 +137,7 @@ TEST(HostileFiles, LinksLeadOutOfACheckpointOnlyWhenThatIsAskedFor) {
   }
 }
 
-TEST(HostileFiles, LinksLeadOutOfFilesOfPyTorchOnlyWhenThatIsAskedFor) {
+TEST(HostileFiles, LinksLeavePyTorchFilesOnlyOnRequest) {
   ScratchFolder directory;
   const auto path = directory.path("dcp");
   fs::copy(golden("interop/mesh"), path, fs::copy_options::recursive);

@@ -67,7 +67,7 @@ TEST_P(HostileText, InAManifestTakesNoMoreThanAMultiple) {
                 kTimesOfTextToWrite);
 }
 
-TEST_P(HostileText, InAHeaderOfSafetensorsTakesNoMoreThanAMultiple) {
+TEST_P(HostileText, InASafetensorsHeaderTakesBoundedMemory) {
   for (const bool within : {false, true}) {
     ScratchFolder directory;
     const auto path = directory.path("model.safetensors");

@@ -43,7 +43,7 @@ TEST_F(Leftovers, OfKilledImportsAndReshardsGoWithTheNext) {
   }
 }
 
-TEST_F(Leftovers, OfAKilledExportGoWithTheNextOfThatName) {
+TEST_F(Leftovers, OfAKilledExportGoWithTheNext) {
   leave("dcp.tmp-0123456789abcdef");
   leave("other.tmp-0123456789abcdef");
   leave("dcp.tmp-mine");

@@ -157,7 +157,7 @@ TEST_F(ModelDirectoryTest, WhoseIndexNamesAMissingFileIsRefused) {
   EXPECT_THAT(refusal(), AllOf(HasSubstr("1 tensors to a file that is missing"), HasSubstr("model-00002")));
 }
 
-TEST_F(ModelDirectoryTest, WhoseIndexNamesATiedHeadThatNoFileHasIsRead) {
+TEST_F(ModelDirectoryTest, IndexMayNameATiedHeadWithoutAFile) {
   save_shards(1);
   index({{"a", "model-00001-of-00002.safetensors"},
          {"b", "model-00002-of-00002.safetensors"},

@@ -69,7 +69,7 @@ std::vector<std::uint64_t> bytes_by_rank(const core::Manifest& manifest, std::si
   return bytes;
 }
 
-TEST(CheckpointReshardParts, AParameterAndItsMomentsAreCutAtTheSamePlaces) {
+TEST(CheckpointReshardParts, CutParametersAndMomentsAtTheSamePlaces) {
   ScratchFolder directory;
   const auto from = make_checkpoint(directory.path("in"), 1,
                                     {{"b", DType::u8, {3}, "abc"},

@@ -57,7 +57,7 @@ TEST(CheckpointShow, DrawsWhoHoldsWhichPartOfATensor) {
   EXPECT_THAT(run.out, HasSubstr("c  [2:3, 1:4]  rank 1  bytes 512 to 524 of shard_00001_0.safetensors"));
 }
 
-TEST(CheckpointShow, TheMapOfALargeTensorFitsIntoEightyColumns) {
+TEST(CheckpointShow, MapsALargeTensorWithinEightyColumns) {
   core::ManifestTensor tensor{"large", core::DType::f32, {3, 100'000, 1'000'000}, {}};
   for (std::int64_t part = 0; part < 4; ++part)
     tensor.shards.push_back({{{0, 0, part * 250'000}, {3, 100'000, 250'000}}, 0, 0, 0, 0});
@@ -87,7 +87,7 @@ TEST(CheckpointShow, AnUnknownTensorIsAnsweredWithNamesLikeIt) {
   EXPECT_THAT(run.err, HasSubstr("has no tensor 'wei'; there are 'weight'"));
 }
 
-TEST(CheckpointShow, OfADirectoryTheNewestWholeOneIsTakenAndSaid) {
+TEST(CheckpointShow, TakesTheNewestWholeOneOfADirectory) {
   ScratchFolder directory;
   for (const int step : {1, 2, 3})
     make_checkpoint(directory.path(""), step, {{"a", core::DType::u8, {2}, "ab"}});
@@ -102,7 +102,7 @@ TEST(CheckpointShow, OfADirectoryTheNewestWholeOneIsTakenAndSaid) {
 }
 
 // Covers stored-8.
-TEST(CheckpointShow, WhatIsNoCheckpointIsRefusedWithWhatWasExpected) {
+TEST(CheckpointShow, RefusesWhatIsNoCheckpoint) {
   ScratchFolder directory;
 
   const Output empty = run_checkpoint({"show", directory.path("")});

@@ -168,12 +168,12 @@ TEST_F(TorchsOptimizer, OfParametersByNumberIsRefused) {
   EXPECT_THAT(run.err, HasSubstr("get_state_dict()"));
 }
 
-TEST_F(TorchsOptimizer, OfParametersThatAreNotThereIsRefusedByName) {
+TEST_F(TorchsOptimizer, RefusesMissingParametersByName) {
   EXPECT_THAT(import(foreign({{"model.a", 1}, {"optim.state.b.exp_avg", 2}})).err,
               HasSubstr("the optimizer's state of 'b', and no tensor of that name"));
 }
 
-TEST_F(TorchsOptimizer, WhoseParametersTookOtherStepsKeepsTheirCountsBothWays) {
+TEST_F(TorchsOptimizer, KeepsDifferingStepCountsBothWays) {
   const auto run = import(foreign_file({{"model.a", 1},
                                         {"model.b", 1},
                                         {"optim.state.a.exp_avg", 1},
@@ -201,7 +201,7 @@ TEST_F(TorchsOptimizer, WhoseParametersTookOtherStepsKeepsTheirCountsBothWays) {
   EXPECT_EQ(contents.at("optim.state.b.step"), floats({6}));
 }
 
-TEST_F(TorchsOptimizer, HasMomentsOfZeroAndNoStepsForWhatNeverHadAGradient) {
+TEST_F(TorchsOptimizer, HasZeroMomentsForWhatNeverHadAGradient) {
   const auto run = import(foreign_file(
       {{"model.a", 1}, {"model.router", 2}, {"optim.state.a.exp_avg", 3}, {"optim.state.a.step", 4}}));
 
@@ -241,7 +241,7 @@ TEST_F(TorchsOptimizer, OfTwoOptimizersIsRefused) {
               HasSubstr("several optimizers, below 'first.' and 'second.'"));
 }
 
-TEST_F(TorchsOptimizer, KeepsUnderItsNameWhatTroupesOptimizersDoNotUse) {
+TEST_F(TorchsOptimizer, KeepsUnderItsNameWhatTroupesOptimizersIgnore) {
   const auto run =
       import(foreign({{"a", 1}, {"optim.state.a.exp_avg", 1}, {"optim.state.a.max_exp_avg_sq", 1}}));
 

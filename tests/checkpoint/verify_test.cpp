@@ -139,7 +139,7 @@ TEST_F(CheckpointPrune, ADamagedOneDoesNotCountAndStays) {
   EXPECT_THAT(names_in(directory_.path("")), ElementsAre("step_00000400", "step_00000500"));
 }
 
-TEST_F(CheckpointPrune, OneWhoseBitsAreWrongDoesNotCountAsTheNewest) {
+TEST_F(CheckpointPrune, DoesNotCountAnAlteredOneAsTheNewest) {
   flip_bit(directory_.path("step_00000500/shard_00000_0.safetensors"),
            read_file(directory_.path("step_00000500/shard_00000_0.safetensors")).size() - 1);
 

@@ -64,7 +64,7 @@ TEST(ConvertConfig, NamesAKeyThatItCannotConvert) {
   EXPECT_THAT(run.err, HasSubstr("attn_logit_softcapping"));
 }
 
-TEST(ConvertConfig, TakesADeepSeekAsItIsPublishedAndSaysWhatItLeavesOut) {
+TEST(ConvertConfig, TakesPublishedDeepSeeksAndSaysWhatItOmits) {
   const auto run = run_convert({"config", golden_model("DeepSeek-V3.json"), "--to", "megatron"});
 
   EXPECT_EQ(run.exit_code, 0);
@@ -72,7 +72,7 @@ TEST(ConvertConfig, TakesADeepSeekAsItIsPublishedAndSaysWhatItLeavesOut) {
   EXPECT_THAT(run.err, HasSubstr("num_nextn_predict_layers"));
 }
 
-TEST(ConvertConfig, RefusesLayersThatDoNotDivideIntoStagesWithTheSum) {
+TEST(ConvertConfig, RefusesLayersThatDoNotDivideIntoStages) {
   const Words words{"config", golden_model("DeepSeek-V3.json"), "--to", "megatron", "--pp", "4"};
 
   const auto run = run_convert(words);

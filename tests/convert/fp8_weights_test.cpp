@@ -89,7 +89,7 @@ int run(const std::vector<std::string>& words) {
   return run.exit_code;
 }
 
-TEST(Fp8Weights, BecomeWhatTheirValuesTimesTheirFactorsAreInBf16) {
+TEST(Fp8Weights, BecomeValuesTimesFactorsInBf16) {
   const ScratchFolder directory;
   const auto model = quantized_model();
   ASSERT_NE(model.tensors, model.plain);

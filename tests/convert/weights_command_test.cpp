@@ -184,7 +184,7 @@ TEST_F(DamagedModel, NamesAnAlteredShardOfWhatItWrote) {
   EXPECT_FALSE(fs::exists(directory.path("out")));
 }
 
-TEST_F(DamagedModel, NamesAnAlteredShardOfAModelThatItWroteForHuggingFace) {
+TEST_F(DamagedModel, NamesAnAlteredShardOfAnExportedModel) {
   convert({directory.path("in"), directory.path("again"), "--to", "huggingface"});
   auto bytes = read_text(directory.path("again/model.safetensors"));
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
@@ -287,7 +287,7 @@ TEST(ConvertWeights, AcceptsTheCopyOfATiedEmbedding) {
   EXPECT_EQ(read_model(directory.path("out")), tensors);
 }
 
-TEST(ConvertWeights, RefusesATiedHeadThatIsNoCopyUnlessItIsToldWhatToDo) {
+TEST(ConvertWeights, RefusesUncopiedTiedHeadsUnlessToldWhatToDo) {
   const ScratchFolder directory;
   auto json = Json::parse(small_config("Qwen3-8B"));
   auto tensors = small_tensors(json.dump());
@@ -311,7 +311,7 @@ TEST(ConvertWeights, RefusesATiedHeadThatIsNoCopyUnlessItIsToldWhatToDo) {
   EXPECT_EQ(read_model(directory.path("other")), tensors);
 }
 
-TEST(ConvertWeights, ReadsTheOneFileBesideAStaleIndexAndSaysSo) {
+TEST(ConvertWeights, ReadsTheOneFileBesideAStaleIndex) {
   const ScratchFolder directory;
   const auto config = small_config("Qwen3-8B");
   const auto tensors = small_tensors(config);
@@ -331,7 +331,7 @@ TEST(ConvertWeights, ReadsTheOneFileBesideAStaleIndexAndSaysSo) {
 }
 
 // DeepSeek-V3 as published, and GLM-4.5: transformers does not read these layers either.
-TEST(ConvertWeights, LeavesOutALayerThatPredictsMoreTokensButNoOther) {
+TEST(ConvertWeights, OmitsOnlyLayersThatPredictMoreTokens) {
   const ScratchFolder directory;
   auto json = Json::parse(small_config("DeepSeek-V3", 3));
   const auto tensors = small_tensors(json.dump());

@@ -199,7 +199,7 @@ RC_GTEST_PROP(ExactSum, OfOneValueIsTheValue, (std::uint64_t bits)) {
 }
 
 /// Integers times one power of two: their sum is exact in 64 bits.
-RC_GTEST_PROP(ExactSum, IsThatOfIntegersWhateverTheOrderAndTheRanks,
+RC_GTEST_PROP(ExactSum, IsThatOfIntegersInAnyOrder,
               (std::vector<std::int32_t> integers, std::int16_t exponent)) {
   const int power = exponent % 900;
   std::vector<double> values;

@@ -74,7 +74,7 @@ RC_GTEST_PROP(HashStream, DoesNotDependOnThePieces, (const std::vector<std::uint
   RC_ASSERT(stream.value() == hash64(whole));
 }
 
-TEST(HashStream, GoesOnAfterItsValueWasTakenAndAfterAMove) {
+TEST(HashStream, GoesOnAfterItsValueOrAMove) {
   const auto whole = pattern(1000);
   HashStream stream;
 

@@ -22,7 +22,7 @@ TEST(Number, ReadsTheWholeText) {
   }
 }
 
-TEST(Number, LiesWithinItsBoundsAndNaNLiesInNone) {
+TEST(Number, LiesWithinItsBoundsAndNaNNever) {
   EXPECT_EQ(parse_number<int>("1", {1, 3}), 1);
   EXPECT_EQ(parse_number<int>("3", {1, 3}), 3);
   for (const char* text : {"0", "4", "-1", "2147483648", "99999999999999999999"}) {
@@ -42,7 +42,7 @@ TEST(Number, ARefusalSaysWhatWasExpectedAndFound) {
             "expected a number from 0 to 0.5, found \"nan\"");
 }
 
-TEST(Number, ARefusalShowsTheBeginningOfALongTextAndNothingThatSteersATerminal) {
+TEST(Number, RefusalShowsALongTextsBeginningWithoutControlCharacters) {
   const std::string text = "\x1b[2J\n" + std::string(1000, '7');
 
   EXPECT_EQ(

@@ -33,7 +33,7 @@ class EmulatedBesideATrainer : public testing::Test {
   bool gives_up_ = false;
 };
 
-TEST_F(EmulatedBesideATrainer, ACaptureIsSpoiledByAnUnsafeCallInAnyThread) {
+TEST_F(EmulatedBesideATrainer, CaptureIsSpoiledByUnsafeCallsOfAnyThread) {
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), cudaSuccess);
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);

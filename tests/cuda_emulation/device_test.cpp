@@ -81,7 +81,7 @@ TEST_F(EmulatedCuda, DescribesItself) {
             "cuda:0, Emulated GPU, compute capability 9.0, 4 multiprocessors, 1.0 GiB, at 0000:01:00");
 }
 
-TEST_F(EmulatedCuda, ADeviceIsUsedWhateverTheThreadsCurrentOneIs) {
+TEST_F(EmulatedCuda, DeviceIsUsedWhateverTheThreadsCurrentOneIs) {
   cuda_emulation::set_device_count(2);
   const auto second = open({.device = 1});
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
@@ -164,7 +164,7 @@ TEST_F(EmulatedCuda, EveryCallOfOpeningMayFailAndLeaksNothing) {
   }
 }
 
-TEST_F(EmulatedCuda, ADeviceForWhichThereAreNoKernelsIsRefusedWhenItIsOpened) {
+TEST_F(EmulatedCuda, DeviceWithoutKernelsIsRefusedWhenOpened) {
   cuda_emulation::fail_call("cudaLaunchKernel", 1, cudaErrorNoKernelImageForDevice);
 
   const auto device = open_cuda_device({});
@@ -175,7 +175,7 @@ TEST_F(EmulatedCuda, ADeviceForWhichThereAreNoKernelsIsRefusedWhenItIsOpened) {
   EXPECT_THAT(device.error().message, HasSubstr("-DCMAKE_CUDA_ARCHITECTURES"));
 }
 
-TEST_F(EmulatedCuda, AfterOpeningNoKernelIsLaunchedForTheFirstTime) {
+TEST_F(EmulatedCuda, AfterOpeningNoKernelLaunchIsTheFirst) {
   const auto device = open();
   const auto stream = device->create_stream({.name = "one"}).value();
   const Buffer buffer = device->allocate(4096).value();
@@ -195,7 +195,7 @@ TEST_F(EmulatedCuda, AfterOpeningNoKernelIsLaunchedForTheFirstTime) {
   EXPECT_EQ(cuda_emulation::calls("cudaOccupancyMaxActiveBlocksPerMultiprocessor"), asked);
 }
 
-TEST_F(EmulatedCuda, AGridHasNoMoreRowsThanThoseOfGpus) {
+TEST_F(EmulatedCuda, GridHasNoMoreRowsThanGpusAllow) {
   const auto device = open();
   const auto stream = device->create_stream({.name = "one"}).value();
   void (*const nothing)(int) = [](int) {};
@@ -212,7 +212,7 @@ TEST_F(EmulatedCuda, AGridHasNoMoreRowsThanThoseOfGpus) {
   EXPECT_EQ(launched(dim3(0x8000'0000)), cudaErrorInvalidValue);
 }
 
-TEST_F(EmulatedCuda, MemoryThatIsNotThereIsSaidWithItsBytes) {
+TEST_F(EmulatedCuda, MissingMemoryIsReportedWithItsBytes) {
   cuda_emulation::set_memory_bytes(1 << 20);
   const auto device = open();
   const Buffer half = device->allocate(1 << 19).value();
@@ -243,7 +243,7 @@ TEST_F(EmulatedCuda, StagingMemoryHasABudgetAndIsPinnedOnce) {
   EXPECT_THAT(more.error().message, HasSubstr("3000 of its 3000 bytes are in use"));
 }
 
-TEST_F(EmulatedCuda, AfterWarmUpNothingIsMadeAndNoCopyHoldsUpItsCaller) {
+TEST_F(EmulatedCuda, WarmedUpMakesNothingAndNoCopyBlocks) {
   const auto device = open();
   const auto stream = device->create_stream({.name = "one"}).value();
   const auto event = device->create_event().value();
@@ -304,7 +304,7 @@ TEST_F(EmulatedCuda, RefusesWorkOfTheHostOnAStream) {
   EXPECT_DEATH(stream->enqueue_async("start", [](const Completion&) {}), "a CUDA stream runs kernels");
 }
 
-TEST_F(EmulatedCuda, AFailedLaunchEndsEveryWaitInItsErrorAndNotifiesNobody) {
+TEST_F(EmulatedCuda, FailedLaunchEndsEveryWaitAndNotifiesNobody) {
   const auto device = open();
   const auto stream = device->create_stream({.name = "one"}).value();
   const auto event = device->create_event().value();
@@ -335,7 +335,7 @@ TEST_F(EmulatedCuda, AFailedLaunchEndsEveryWaitInItsErrorAndNotifiesNobody) {
   EXPECT_FALSE(told_after) << "what was to run before it did not";
 }
 
-TEST_F(EmulatedCuda, ABrokenDeviceIsFoundByTheWaiterAndEndsOutstandingWaits) {
+TEST_F(EmulatedCuda, BrokenDeviceEndsOutstandingWaits) {
   const auto device = open();
   const auto stream = device->create_stream({.name = "one"}).value();
   const Buffer buffer = device->allocate(400).value();
@@ -353,7 +353,7 @@ TEST_F(EmulatedCuda, ABrokenDeviceIsFoundByTheWaiterAndEndsOutstandingWaits) {
   EXPECT_FALSE(device->create_stream({.name = "two"}));
 }
 
-TEST_F(EmulatedCuda, EveryCallOfWorkMayFailAndTheDeviceSaysWhich) {
+TEST_F(EmulatedCuda, EveryCallMayFailAndTheDeviceSaysWhich) {
   for (const char* call :
        {"cudaEventRecord", "cudaStreamWaitEvent", "cudaMemcpyAsync", "cudaMemsetAsync", "cudaLaunchKernel"}) {
     cuda_emulation::reset();
@@ -418,7 +418,7 @@ TEST_F(EmulatedCuda, AnEventThatCannotBeMadeIsAnError) {
   EXPECT_THAT(event.error().message, HasSubstr("expected cudaEventCreateWithFlags on device 0"));
 }
 
-TEST_F(EmulatedCuda, AFailureInTheMiddleOfAllocationGivesTheMemoryBack) {
+TEST_F(EmulatedCuda, FailureWithinAllocationGivesTheMemoryBack) {
   const auto device = open();
   cuda_emulation::fail_call("cudaMemsetAsync", 1, cudaErrorUnknown);
 
@@ -480,14 +480,14 @@ TEST_F(EmulatedCuda, WithoutAProfilerThereAreNoRanges) {
 }
 
 #ifdef __SANITIZE_ADDRESS__
-TEST_F(EmulatedCuda, CodeOfTheHostThatReachesForDeviceMemoryIsFound) {
+TEST_F(EmulatedCuda, HostCodeThatTouchesDeviceMemoryIsFound) {
   const auto device = open();
   const Buffer buffer = device->allocate(400).value();
   EXPECT_DEATH(std::memset(buffer.view().data, 0, 1), "use-after-poison");
 }
 #endif
 
-TEST_F(EmulatedCuda, AClockIsNotTiedToThatOfADeviceWhoseStreamDoesNotEnd) {
+TEST_F(EmulatedCuda, ClockIsNotTiedToAnEndlessStreamsDevice) {
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), cudaSuccess);
   Spin spin;

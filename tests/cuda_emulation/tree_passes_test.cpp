@@ -34,7 +34,7 @@ std::string text_of_passes(int slots, std::span<const core::TreeStep> steps, std
   return sums.back();
 }
 
-TEST(TreePasses, MakeTheAdditionsOfTheTreeForAnyNumberOfSlots) {
+TEST(TreePasses, MakeTheTreesAdditionsForAnyNumberOfSlots) {
   for (int slots = 1; slots <= 40; ++slots) {
     const auto steps = core::finishing_program(core::split_lanes(slots, {slots}).value());
     for (const std::size_t most : {2U, 3U, 4U, 7U, 16U})

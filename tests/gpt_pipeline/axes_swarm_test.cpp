@@ -213,7 +213,7 @@ class AxesSwarm : public testing::TestWithParam<Family> {};
 /// Meshes, moments and victims are drawn, and those that follow go on from what is on the disk. TROUPE_SEEDS
 /// draws more of them.
 // Covers beyond-4, model-2.
-TEST_P(AxesSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
+TEST_P(AxesSwarm, EndsWithOneRanksBitsWhateverFails) {
   constexpr int kUntil = 4;
   constexpr std::uint32_t kFaultsWithin = 20'000;  // microseconds; a step takes some 5,000
   // What counts are targets, of which lanes have different numbers.

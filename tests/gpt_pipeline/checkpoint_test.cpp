@@ -6,7 +6,7 @@ namespace {
 using core::ScheduleKind;
 
 // Covers state-3, model-2, model-20.
-TEST(PipelineCheckpoint, OfAnyCutGoesOnWithTheSameBitsOnAnyOther) {
+TEST(PipelineCheckpoint, OfAnyCutGoesOnBitwiseOnAnyOther) {
   const TrainingText text;
   const auto train = [&](const Cut& cut, int until, actors::Storage* disk) {
     return simulate(

@@ -81,7 +81,7 @@ std::vector<Cut> cuts_of_both() {
 
 class ContextExperts : public testing::TestWithParam<Cut> {};
 
-TEST_P(ContextExperts, HaveTheBitsOfSharedSequencesAloneAndTheLossesOfOneRank) {
+TEST_P(ContextExperts, HaveSharedSequencesBitsAndOneRanksLosses) {
   const TrainingText text;
   const Cut& cut = GetParam();
 

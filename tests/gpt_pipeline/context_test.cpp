@@ -112,7 +112,7 @@ TEST(PipelineOfContext, GoesOnFromOtherCutsAndBack) {
   }
 }
 
-TEST(PipelineOfContext, RefusesSequencesThatAreNotCutEvenlyBeforeItJoins) {
+TEST(PipelineOfContext, RefusesUnevenlyCutSequencesBeforeItJoins) {
   const TrainingText text;
   auto options = context_options(kBoth);
   options.microbatch = {2, 10};

@@ -85,7 +85,7 @@ std::vector<Cut> cuts_of_parts() {
 class ExpertParts : public testing::TestWithParam<Cut> {};
 
 // Covers reduce-11, reduce-12.
-TEST_P(ExpertParts, HaveTheBitsOfAsManyPartsAndTheLossesOfOneRank) {
+TEST_P(ExpertParts, HaveEqualPartsBitsAndOneRanksLosses) {
   const TrainingText text;
   const Cut& cut = GetParam();
 

@@ -87,7 +87,7 @@ std::vector<Cut> cuts() {
 class MeshBits : public testing::TestWithParam<Cut> {};
 
 // Covers finish-8.
-TEST_P(MeshBits, AreThoseOfFixedSlicesAndLossesThoseOfWholeLayers) {
+TEST_P(MeshBits, MatchFixedSlicesAndLossesMatchWholeLayers) {
   const TrainingText text;
   const bool tied = GetParam().tied;
 
@@ -159,7 +159,7 @@ TEST(Mesh, InFastNumericsHasTheLossesOfWholeLayers) {
   }
 }
 
-TEST(Mesh, EvaluatesAnswersAndIsExportedAsOneRankInSlices) {
+TEST(Mesh, EvaluatesAnswersAndExportsAsOneRankInSlices) {
   const TrainingText text;
   tests::ScratchFolder folder;
   for (const bool tied : {true, false}) {
@@ -221,7 +221,7 @@ TEST(Mesh, TellsWhatItSendsAlongEachAxis) {
 
 /// Beside its activations, in elements: of a tied embedding of 64 tokens and the factors of 32 rows, a
 /// message on the first stage, and two of them and the values on the last.
-TEST(Mesh, CountsTheMemoryThatAStageOfAShareTakesBesideActivations) {
+TEST(Mesh, CountsAStagesMemoryBesideActivations) {
   for (const bool tied : {true, false}) {
     const Cut cut{8, 2, ScheduleKind::one_f_one_b, 1, tied, Strategy::zero1, 2, true};
     const auto options = mesh_options(cut);
@@ -284,7 +284,7 @@ TEST(MeshCheckpoint, GoesOnOnAnyOtherCutAndBack) {
 }
 
 /// Meshes, moments and victims are drawn, and those that follow go on from what is on the disk.
-TEST(MeshSwarm, EndsWithTheBitsOfFixedSlicesWhateverFailsOnTheWay) {
+TEST(MeshSwarm, EndsWithTheBitsOfFixedSlicesWhateverFails) {
   constexpr int kUntil = 4;
   const TrainingText text;
   const Cut slices{.slices = 2};

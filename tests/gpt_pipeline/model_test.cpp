@@ -74,7 +74,7 @@ TEST(PipelineModel, RanksMayHaveDifferentNumbersOfLanes) {
 }
 
 // Covers reduce-10.
-TEST(PipelineModel, WithFastNumericsATiedEmbeddingIsAddedOncePerStep) {
+TEST(PipelineModel, FastNumericsAddATiedEmbeddingOncePerStep) {
   const TrainingText text;
   const auto run = [&](const Cut& cut) {
     auto options = trainer_options(cut);

@@ -104,7 +104,7 @@ TEST(RouterBias, FollowsTheCountsOfAllTokensOncePerStep) {
 }
 
 // Covers finish-10.
-TEST(RouterBias, IsThatOfOneRankForAnyRanksExpertsAndStages) {
+TEST(RouterBias, IsOneRanksForAnyRanksExpertsAndStages) {
   const TrainingText text;
   const Cut alone = experts_on(1, 1, core::Strategy::ddp);
   const auto expected = run_biased(alone, biased_options(alone), text.corpus(), 20)[0];

@@ -145,7 +145,7 @@ class FullDevices {
   int messages_ = 0;
 };
 
-TEST(PostInOneOrder, BringsEveryMessageOverOnDevicesThatRunOneAtATime) {
+TEST(PostInOneOrder, BringsEveryMessageAlsoOnSequentialDevices) {
   for (const auto& options : kSchedules) {
     for (const auto heads : {HeadMessages::none, HeadMessages::each, HeadMessages::last}) {
       const auto schedule = core::plan_schedule(options).value();
@@ -174,7 +174,7 @@ TEST(PostInOneOrder, DiffersFromPostingAtOnce) {
   EXPECT_EQ(post_in_one_order(schedule, 0, HeadMessages::none).front().kind, StageAction::Kind::run);
 }
 
-TEST(StageRunner, TouchesNoRowsThatAreOnTheirWayAndReceivesAhead) {
+TEST(StageRunner, TouchesNoRowsInFlightAndReceivesAhead) {
   for (const auto posting : {Posting::at_once, Posting::in_one_order}) {
     for (const auto& options : kSchedules) {
       const auto schedule = core::plan_schedule(options).value();

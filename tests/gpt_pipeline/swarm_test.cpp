@@ -138,7 +138,7 @@ void run_seeds(std::uint64_t seeds) {
   EXPECT_GE(ended, seeds * 2 / 3);
 }
 
-TEST(PipelineSwarm, EverySchedulesRowsArriveWhateverTimesPassesTakeAndWhoeverDies) {
+TEST(PipelineSwarm, EverySchedulesRowsArriveWhateverDurationsAndDeaths) {
   run_seeds(200);
 }
 

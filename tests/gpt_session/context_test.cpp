@@ -10,7 +10,7 @@ TEST_F(ContextOnGpus, HasTheLossesOfOneGpuOverTwentySteps) {
   expect_twenty_steps_of_one_gpu({{.context = 2}, {.context = 4}});
 }
 
-TEST_F(ContextOnGpus, SeesTheSameBitsInAnyStrategyOnAnyDataParallelRanks) {
+TEST_F(ContextOnGpus, SeesOneSetOfBitsInAnyStrategy) {
   expect_the_same_bits({{.context = 2},
                         {.data_parallel = 2, .strategy = Strategy::ddp, .context = 2},
                         {.data_parallel = 2, .strategy = Strategy::zero1, .context = 2},
@@ -20,7 +20,7 @@ TEST_F(ContextOnGpus, SeesTheSameBitsInAnyStrategyOnAnyDataParallelRanks) {
                        add_a_layer);
 }
 
-TEST_F(ContextOnGpus, OfSharedLayersSeesTheSameBitsInAnyStrategy) {
+TEST_F(ContextOnGpus, OfSharedLayersSeesOneSetOfBits) {
   expect_the_same_bits(
       {{.size = 2, .context = 2}, {.size = 2, .data_parallel = 2, .strategy = Strategy::zero3, .context = 2}},
       DType::f32, add_all_of_it);
@@ -29,7 +29,7 @@ TEST_F(ContextOnGpus, OfSharedLayersSeesTheSameBitsInAnyStrategy) {
                        DType::bf16);
 }
 
-TEST_F(ContextOnGpus, InFastNumericsAndWithActivationsComputedAgainSeesAboutWhatOneGpuDoes) {
+TEST_F(ContextOnGpus, FastWithRecomputedActivationsIsCloseToOneGpu) {
   expect_the_same_bits({{.context = 2}}, DType::f32, [](TrainerOptions& options) {
     options.session.training.numerics = core::Numerics::fast;
     options.session.training.microbatches = 2;
@@ -48,7 +48,7 @@ TEST_F(ContextOnGpus, InStagesSeesTheBitsOfUncutModels) {
       DType::f32, add_all_of_it_and_a_layer);
 }
 
-TEST_F(ContextOnGpus, InStagesThatSplitBackwardSeesTheBitsOfUncutModels) {
+TEST_F(ContextOnGpus, InStagesThatSplitBackwardSeesUncutModelsBits) {
   const auto split = core::ScheduleKind::zero_bubble;
   expect_the_same_bits({{.context = 2}, {.stages = 2, .schedule = split, .context = 2}}, DType::bf16,
                        add_all_of_it_and_a_layer);
@@ -66,7 +66,7 @@ TEST_F(ContextOnGpus, GoesOnFromCheckpointsOfOtherMeshes) {
 }
 
 /// Members decide together about the rows of all.
-TEST_F(ContextOnGpus, OfExpertsSeesTheSameBitsInAnyStrategyAndInStages) {
+TEST_F(ContextOnGpus, OfExpertsSeesTheSameBitsAlsoInStages) {
   const auto split = core::ScheduleKind::zero_bubble;
   expect_the_same_bits({{.context = 2},
                         {.data_parallel = 2, .strategy = Strategy::zero3, .context = 2},

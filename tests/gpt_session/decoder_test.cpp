@@ -108,7 +108,7 @@ class PretrainedOnGpus : public testing::TestWithParam<Decoder> {
 INSTANTIATE_TEST_SUITE_P(All, PretrainedOnGpus, testing::Values(llama(), qwen2(), qwen3(), mixtral()),
                          testing::PrintToStringParamName());
 
-TEST_P(PretrainedOnGpus, TrainsToTheSameBitsOverAnyNumberOfRanks) {
+TEST_P(PretrainedOnGpus, TrainsToTheSameBitsOverAnyRanks) {
   for (const auto dtype : {core::DType::bf16, core::DType::f32}) {
     const auto alone = train(1, Strategy::ddp, dtype)[0];
     ASSERT_TRUE(alone) << alone.error().message;

@@ -105,7 +105,7 @@ void play_ranks(int ranks, int size, Numerics numerics,
 
 /// Each rank adds a power of two of its own, so that a sum says exactly which ranks were counted, and that
 /// each was counted once.
-TEST(SessionDeviceGroup, SumsCountEachRankOfTheTensorParallelGroupOnce) {
+TEST(SessionDeviceGroup, SumsCountEachTensorParallelRankOnce) {
   for (const auto numerics : {Numerics::ordered, Numerics::fast}) {
     for (const auto& [ranks, size] : {std::pair{3, 3}, {4, 2}}) {
       play_ranks(ranks, size, numerics, [size = size](int rank, DeviceMember& member) -> Result<void> {
@@ -142,7 +142,7 @@ TEST(SessionDeviceGroup, SumsCountEachRankOfTheTensorParallelGroupOnce) {
 
 /// 1 + 2^-24 + 2^-24 is 1 from the left and the next float from the right. Of bf16 the sum is rounded once:
 /// 1 + 2^-8 is 1, and 1 + 2 * 2^-8 the next number, also from the left.
-TEST(SessionDeviceGroup, OrderedSumsAddInTheOrderOfMembersAndRoundOnce) {
+TEST(SessionDeviceGroup, OrderedSumsAddByMemberAndRoundOnce) {
   constexpr float kHalf = 0x1p-24F, kHalfOfBf16 = 0x1p-8F;
   play_ranks(3, 3, Numerics::ordered, [&](int rank, DeviceMember& member) -> Result<void> {
     const float forth[] = {1, kHalf, kHalf}, back[] = {kHalf, kHalf, 1};

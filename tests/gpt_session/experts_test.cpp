@@ -126,7 +126,7 @@ TEST_F(ExpertsOnGpus, InStagesHaveTheBitsOfOneGpu) {
 }
 
 /// Rows are exchanged in the first half of backward, and added to gradients in the second.
-TEST_F(ExpertsOnGpus, InStagesThatSplitBackwardHaveTheBitsOfOneGpu) {
+TEST_F(ExpertsOnGpus, InStagesThatSplitBackwardHaveOneGpusBits) {
   const Change deeper = [](TrainerOptions& options) {
     options.model.layers = 4;
     options.model.experts.capacity_factor = 0.9;
@@ -140,7 +140,7 @@ TEST_F(ExpertsOnGpus, InStagesThatSplitBackwardHaveTheBitsOfOneGpu) {
 }
 
 /// What balance adds in the first layers goes through stages that add nothing.
-TEST_F(ExpertsOnGpus, InStagesOfDenseLayersHaveTheBitsOfOneGpu) {
+TEST_F(ExpertsOnGpus, InStagesOfDenseLayersHaveOneGpusBits) {
   const Change mixed = [](TrainerOptions& options) {
     options.model.layers = 3;
     options.model.experts.dense_layers = {1, 2};
@@ -150,7 +150,7 @@ TEST_F(ExpertsOnGpus, InStagesOfDenseLayersHaveTheBitsOfOneGpu) {
   expect_bits_of_one_gpu({{3, 1, Strategy::zero1, 3}}, core::DType::bf16, mixed);
 }
 
-TEST_F(ExpertsOnGpus, OfRoutersWithBiasesHaveTheBitsOfOneGpu) {
+TEST_F(ExpertsOnGpus, OfRoutersWithBiasesHaveOneGpusBits) {
   const Change biased = [](TrainerOptions& options) {
     options.model.layers = 2;
     options.model.experts.bias_rate = 0.05;
@@ -201,7 +201,7 @@ TEST_F(ExpertsOnGpus, AnswerAndAreExportedAsOfOneGpu) {
 }
 
 /// Each job takes one step and saves for the next one, whose experts are elsewhere.
-TEST_F(ExpertsOnGpus, GoOnFromCheckpointsOfOtherMeshesWithTheSameBits) {
+TEST_F(ExpertsOnGpus, GoOnFromOtherMeshesCheckpointsBitwise) {
   const Spread chain[] = {{2, 2, Strategy::zero1}, {1, 1, Strategy::ddp},      {4, 4, Strategy::zero3},
                           {2, 1, Strategy::zero3}, {4, 2, Strategy::zero1, 2}, {2, 2, Strategy::ddp}};
   const auto options = [&](const Spread& spread) {

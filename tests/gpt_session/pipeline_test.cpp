@@ -88,14 +88,14 @@ TEST_F(PipelineOnGpus, ThatSplitBackwardHasTheBitsOfOneGpu) {
 }
 
 /// Units are gathered for either half, and gradients reduced after the weights'.
-TEST_F(PipelineOnGpus, ThatSplitBackwardHasTheBitsOfOneGpuInAnyStrategy) {
+TEST_F(PipelineOnGpus, SplittingBackwardHasOneGpusBitsInAnyStrategy) {
   expect_bits_of_one_gpu({{4, 2, ScheduleKind::zero_bubble, 1, Strategy::ddp},
                           {4, 2, ScheduleKind::zero_bubble, 1, Strategy::zero2, false},
                           {4, 2, ScheduleKind::zero_bubble, 1, Strategy::zero3}},
                          core::DType::bf16);
 }
 
-TEST_F(PipelineOnGpus, ThatSplitBackwardAddUpMicrobatchesOfModelsWithAllOfIt) {
+TEST_F(PipelineOnGpus, SplittingBackwardAddsUpMicrobatchesOfFullModels) {
   const auto change = [](TrainerOptions& options) {
     options.model.key_value_heads = 1;
     options.model.query_key_norm = true;
@@ -122,14 +122,14 @@ TEST_F(PipelineOnGpus, OfAnyStrategyHasTheBitsOfOneGpu) {
                          core::DType::bf16);
 }
 
-TEST_F(PipelineOnGpus, WithRanksThatHaveDifferentNumbersOfLanesHasTheBitsOfOneGpu) {
+TEST_F(PipelineOnGpus, WithUnevenLanesHasOneGpusBits) {
   const auto change = [](TrainerOptions& options) { options.session.training.lanes = 5; };
   expect_bits_of_one_gpu({{4, 2, ScheduleKind::one_f_one_b, 1, Strategy::zero1},
                           {4, 2, ScheduleKind::one_f_one_b, 1, Strategy::zero3}},
                          core::DType::f32, change);
 }
 
-TEST_F(PipelineOnGpus, ComputesActivationsAgainAndAddsUpMicrobatchesOfALane) {
+TEST_F(PipelineOnGpus, RecomputesActivationsAndAddsUpMicrobatches) {
   expect_bits_of_one_gpu({{2, 2, ScheduleKind::gpipe}}, core::DType::bf16, [](TrainerOptions& options) {
     options.arithmetic.keep = Keep::inputs;
     options.session.training.lanes = 2;
@@ -137,7 +137,7 @@ TEST_F(PipelineOnGpus, ComputesActivationsAgainAndAddsUpMicrobatchesOfALane) {
   });
 }
 
-TEST_F(PipelineOnGpus, OfSharedKeysWithNormsAndBiasesHasTheBitsOfOneGpu) {
+TEST_F(PipelineOnGpus, WithSharedKeysNormsBiasesKeepsOneGpusBits) {
   expect_bits_of_one_gpu({{2, 2, ScheduleKind::gpipe}}, core::DType::bf16, [](TrainerOptions& options) {
     options.model.key_value_heads = 1;
     options.model.query_key_norm = true;
@@ -191,7 +191,7 @@ TEST_F(PipelineOnGpus, AnswersAndIsExportedAsOneGpu) {
 }
 
 /// Each job takes one step and saves for the next one, which is cut in another way.
-TEST_F(PipelineOnGpus, GoesOnFromCheckpointsOfOtherCutsWithTheSameBits) {
+TEST_F(PipelineOnGpus, GoesOnFromOtherCutsCheckpointsBitwise) {
   const GpuCut chain[] = {{1, 1, ScheduleKind::one_f_one_b, 1, Strategy::ddp},
                           {2, 2, ScheduleKind::one_f_one_b, 1, Strategy::zero1},
                           {4, 2, ScheduleKind::interleaved, 2, Strategy::zero3},

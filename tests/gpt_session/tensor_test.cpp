@@ -12,7 +12,7 @@ TEST_F(TensorOnGpus, HasTheLossesOfOneGpuOverTwentySteps) {
   expect_twenty_steps_of_one_gpu({{.size = 2}, {.size = 2, .sequence = true}});
 }
 
-TEST_F(TensorOnGpus, SeesTheSameBitsInAnyStrategyOnAnyDataParallelRanks) {
+TEST_F(TensorOnGpus, SeesOneSetOfBitsInAnyStrategy) {
   expect_the_same_bits({{.size = 2},
                         {.size = 2, .data_parallel = 2, .strategy = Strategy::ddp},
                         {.size = 2, .data_parallel = 2, .strategy = Strategy::zero1},
@@ -29,7 +29,7 @@ TEST_F(TensorOnGpus, OfFourRanksSeesAboutWhatOneGpuDoes) {
   expect_the_same_bits({{.size = 4, .sequence = true}}, DType::f32);
 }
 
-TEST_F(TensorOnGpus, InFastNumericsAndWithActivationsComputedAgainSeesAboutWhatOneGpuDoes) {
+TEST_F(TensorOnGpus, FastWithRecomputedActivationsIsCloseToOneGpu) {
   const auto change = [](TrainerOptions& options) {
     options.session.training.numerics = core::Numerics::fast;
     options.session.training.microbatches = 2;
@@ -64,7 +64,7 @@ TEST_F(TensorOnGpus, OfExpertsSeesTheSameBitsWhereverTheyAre) {
 }
 
 /// What is gathered of rows is kept for the weights' half, or copied.
-TEST_F(TensorOnGpus, InStagesThatSplitBackwardSeesTheBitsOfUncutModels) {
+TEST_F(TensorOnGpus, InStagesThatSplitBackwardSeesUncutModelsBits) {
   const auto split = core::ScheduleKind::zero_bubble;
   expect_the_same_bits(
       {{.size = 2, .sequence = true},

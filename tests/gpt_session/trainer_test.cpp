@@ -58,7 +58,7 @@ class ShardedTrainerOnGpus : public TrainerOnGpus {
 };
 
 // Covers shard-9, unit-30.
-TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankInBf16WithMainValuesInF32) {
+TEST_F(ShardedTrainerOnGpus, KeepsOneRanksBitsWithF32MainValues) {
   auto options = trainer_options(core::DType::bf16);
   options.model.tied_embeddings = false;
   expect_bits_of_one_rank(options, meshes());
@@ -74,7 +74,7 @@ TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankInF32) {
 }
 
 // Covers reduce-2.
-TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankWhenGradientsTravelAsBf16) {
+TEST_F(ShardedTrainerOnGpus, SeesOneRanksBitsWhenGradientsTravelAsBf16) {
   auto options = trainer_options(core::DType::bf16);
   options.session.training.wire_dtype = core::DType::bf16;
   options.session.training.staging_elements = 500;
@@ -83,7 +83,7 @@ TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankWhenGradientsTravelAsBf16) {
 
 /// Values that blocks hold, gathered as these; and other losses than those of bf16's own values.
 // Covers shard-7.
-TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankWhenMatricesAreGatheredInBlocks) {
+TEST_F(ShardedTrainerOnGpus, SeesOneRanksBitsFromBlockwiseGatheredMatrices) {
   auto options = trainer_options(core::DType::bf16);
   const auto wide = train_all(1, options)[0];
   ASSERT_TRUE(wide) << wide.error().message;
@@ -103,7 +103,7 @@ TEST_F(ShardedTrainerOnGpus, SeesTheBitsOfOneRankWhenMatricesAreGatheredInBlocks
 /// Each job takes one step and saves for the next one: every strategy is left and entered, on one rank and
 /// more, with main values and moments that are cut in as many ways.
 // Covers shard-2, state-13.
-TEST_F(TrainerOnGpus, GoOnFromCheckpointsOfAnyStrategyWithTheSameBits) {
+TEST_F(TrainerOnGpus, GoOnFromAnyStrategysCheckpointsBitwise) {
   using core::Strategy;
   const std::tuple<Strategy, int, int> chain[] = {
       {Strategy::ddp, 1, 1},   {Strategy::zero1, 1, 2}, {Strategy::zero2, 1, 4}, {Strategy::zero3, 1, 2},

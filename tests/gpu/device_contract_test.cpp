@@ -94,7 +94,7 @@ TEST_P(DeviceContract, AllocatesZeroedMemoryAlignedTo256Bytes) {
   }
 }
 
-TEST_P(DeviceContract, StagingMemoryIsMemoryOfTheHostThatStreamsCopyFromAndTo) {
+TEST_P(DeviceContract, StagingMemoryIsHostMemoryThatStreamsCopy) {
   const auto one = stream("one");
   const Buffer there = device().allocate(1000).value();
   for (int round = 0; round < 2; ++round) {
@@ -127,7 +127,7 @@ TEST_P(DeviceContract, AllocatesNothingForZeroBytes) {
   EXPECT_EQ(device().allocate(0).value().bytes(), 0U);
 }
 
-TEST_P(DeviceContract, RefusesMoreMemoryThanThereIsAndSaysHowMuchWasAskedFor) {
+TEST_P(DeviceContract, RefusesTooMuchMemoryAndSaysHowMuch) {
   for (const std::size_t bytes : {std::size_t{1} << 60, ~std::size_t{0}}) {
     const auto buffer = device().allocate(bytes);
 
@@ -211,7 +211,7 @@ TEST_P(HostWorkContract, ATaskMayEnqueueToItsOwnStream) {
   reach(ran);
 }
 
-TEST_P(DeviceContract, AnEventNeverRecordedIsCompleteAndHoldsNothingUp) {
+TEST_P(DeviceContract, NeverRecordedEventIsCompleteAndBlocksNothing) {
   const auto never = event();
   const auto one = stream("one");
 
@@ -222,7 +222,7 @@ TEST_P(DeviceContract, AnEventNeverRecordedIsCompleteAndHoldsNothingUp) {
   EXPECT_TRUE(never->wait(0ns));
 }
 
-TEST_P(DeviceContract, AnEventCompletesWhenTheWorkBeforeItsRecordIsDone) {
+TEST_P(DeviceContract, EventCompletesWhenTheWorkBeforeIsDone) {
   const auto one = stream("one");
   const auto recorded = event();
   const Completion completion = block(one);
@@ -266,7 +266,7 @@ TEST_P(DeviceContract, AWaitOrdersTheTasksOfTwoStreams) {
   EXPECT_EQ(seen.value(), 42.0F);
 }
 
-TEST_P(DeviceContract, AWaitRefersToTheLatestRecordBeforeItsCall) {
+TEST_P(DeviceContract, WaitRefersToTheLatestEarlierRecord) {
   const auto slow = stream("slow");
   const auto fast = stream("fast");
   const auto waiting = stream("waiting");
@@ -287,7 +287,7 @@ TEST_P(DeviceContract, AWaitRefersToTheLatestRecordBeforeItsCall) {
   EXPECT_EQ(ran.value(), 1.0F);
 }
 
-TEST_P(DeviceContract, AWaitDoesNotReferToARecordAfterItsCall) {
+TEST_P(DeviceContract, WaitDoesNotReferToALaterRecord) {
   const auto slow = stream("slow");
   const auto waiting = stream("waiting");
   const auto later = event();
@@ -358,7 +358,7 @@ TEST_P(DeviceContract, NotifiesInTheOrderOfTheStreamAndOnce) {
   EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
 }
 
-TEST_P(DeviceContract, ReportsEachTaskOnceWithItsStreamLabelAndTimes) {
+TEST_P(DeviceContract, ReportsEachTaskOnceWithStreamLabelAndTimes) {
   std::mutex mutex;
   std::vector<std::tuple<std::string, std::string, DeviceTime, DeviceTime>> records;
   const auto one = stream("one");

@@ -19,7 +19,7 @@ TEST(Devices, AreOpenedByName) {
   for (const char* name : {"host", "cuda", "cuda:0", "cuda:7"}) EXPECT_TRUE(check_device_name(name)) << name;
 }
 
-TEST(Devices, AGpuIsOpenedOrTheErrorSaysWhatIsAbsent) {
+TEST(Devices, GpuOpensOrTheErrorSaysWhatIsMissing) {
   const auto devices = list_cuda_devices();
 
   const auto first = open_device("cuda");

@@ -54,7 +54,7 @@ TEST_P(Kernels, CopyAndZeroMoveBytesOfAnyCount) {
   }
 }
 
-TEST_P(Kernels, PackedRangesLieOneAfterAnotherAndFindTheirWayBack) {
+TEST_P(Kernels, PackedRangesLieInSequenceAndUnpack) {
   // Ranges whose lengths and places no word wider than a byte divides, and more than one launch takes.
   constexpr std::size_t kRanges = 300;
   std::mt19937 bits(3);
@@ -201,7 +201,7 @@ TEST_P(Kernels, CastWidensEveryCodeOfEveryFormatExactly) {
   }
 }
 
-TEST_P(Kernels, CastRoundsEveryUpperHalfOfAFloatToNearestEven) {
+TEST_P(Kernels, CastRoundsEveryUpperHalfToNearestEven) {
   // The lower halves around a tie of every format.
   for (const std::uint32_t low : {0U, 1U, 0x0fffU, 0x1000U, 0x1001U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU}) {
     std::vector<float> numbers(1 << 16);

@@ -41,7 +41,7 @@ class Lion : public testing::TestWithParam<PlaceUnderTest>, protected AtPlace {
   }
 };
 
-TEST_P(Lion, GivesTheBitsOfItsFormulaForAnyCountDtypeAndCut) {
+TEST_P(Lion, GivesItsFormulasBitsForAnyCountAndCut) {
   const LionOptions options{.learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.99, .weight_decay = 0.1};
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const std::size_t count : {1, 7, 8, 9, 513, 1300}) {

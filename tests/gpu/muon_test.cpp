@@ -161,7 +161,7 @@ class Muon : public testing::TestWithParam<PlaceUnderTest>, protected AtPlace {
 constexpr MatrixShape kShapes[] = {{1, 1},  {1, 9},  {9, 1},   {2, 2},   {3, 5},   {5, 3},
                                    {4, 16}, {16, 4}, {17, 33}, {33, 17}, {40, 70}, {64, 64}};
 
-TEST_P(Muon, GivesTheBitsOfItsFormulaForAnyShapeAndDtype) {
+TEST_P(Muon, GivesItsFormulasBitsForAnyShapeAndDtype) {
   const MuonOptions plain{.learning_rate = 0.01, .momentum = 0.9, .nesterov = false, .scale = 0.5};
   for (const MuonOptions& options : {MuonOptions{.learning_rate = 0.02}, plain}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {

@@ -120,7 +120,7 @@ TEST_P(MxBlocks, WithNanOrInfAreNanThroughoutAndAlone) {
   }
 }
 
-TEST_P(MxBlocks, MayBeShortAtTheEndAndRoundedInPlace) {
+TEST_P(MxBlocks, MayEndShortAndBeRoundedInPlace) {
   for (const auto element : kElements) {
     for (const std::size_t count : kCounts) {
       const auto numbers = mixed_numbers(count, 3);

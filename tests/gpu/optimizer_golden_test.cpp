@@ -124,7 +124,7 @@ TEST_P(GoldenOptimizer, SgdHasTheBitsOfPyTorch) {
   }
 }
 
-TEST_P(GoldenOptimizer, AdamAndAdamWHaveTheBitsOfPyTorchButForItsSquareRoot) {
+TEST_P(GoldenOptimizer, AdamHasPyTorchsBitsExceptSquareRoots) {
   const auto cases = golden_cases({"adam", "adamw"});
   ASSERT_EQ(cases.size(), 10U);
   for (const json& golden : cases) {
@@ -182,7 +182,7 @@ TEST_P(GoldenOptimizer, LionHasTheBitsOfItsAuthors) {
 
 /// PyTorch multiplies bf16 matrices in the steps of Newton and Schulz, so values are compared up to a part of
 /// what a step moves them by; the momentum has its bits.
-TEST_P(GoldenOptimizer, MuonStepsAsPyTorchUpToItsNarrowProducts) {
+TEST_P(GoldenOptimizer, MuonStepsAsPyTorchUpToNarrowProducts) {
   constexpr double kPart = 0.03;  // of the learning rate
   const json cases = golden_file("muon.json");
   ASSERT_EQ(cases.size(), 4U);

@@ -116,7 +116,7 @@ class Adam : public Optimizer<AdamOptions> {
   }
 };
 
-TEST_P(Adam, GivesTheBitsOfItsFormulaForAnyCountDtypeAndCut) {
+TEST_P(Adam, GivesItsFormulasBitsForAnyCountAndCut) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const std::size_t count : {1, 7, 8, 9, 513, 1300}) {
       State whole(place(), count, dtype);
@@ -178,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(
             AdamOptions{.learning_rate = 0.02, .beta1 = 0.3, .beta2 = 0.95, .epsilon = 1e-6})),
     place_and_index<Adam::ParamType>);
 
-TEST_P(OptimizerStep, AdamMovesByTheLearningRateInTheFirstStep) {
+TEST_P(OptimizerStep, AdamMovesByTheLearningRateAtFirst) {
   State three = state(3);
   three.master.assign(std::vector<float>(3, 1.0F));
   const auto gradient = vector(DType::f32, std::vector<float>{0.5F, -0.5F, 0.0F});
@@ -194,7 +194,7 @@ TEST_P(OptimizerStep, AdamMovesByTheLearningRateInTheFirstStep) {
   EXPECT_EQ(master[2], 1.0F) << "beyond the range that was stepped";
 }
 
-TEST_P(OptimizerStep, AdamWorksOnTheParameterItselfWhenThatIsFp32) {
+TEST_P(OptimizerStep, AdamWorksOnTheParameterItselfInFp32) {
   State both = state(100);
   State alone = state(100);
   const auto gradient = vector(DType::f32, mixed_numbers(100, 5));
@@ -254,7 +254,7 @@ class Sgd : public Optimizer<SgdOptions> {
   }
 };
 
-TEST_P(Sgd, GivesTheBitsOfItsFormulaForAnyCountDtypeAndCut) {
+TEST_P(Sgd, GivesItsFormulasBitsForAnyCountAndCut) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const std::size_t count : {1, 7, 8, 9, 513, 1300}) {
       State whole(place(), count, dtype);

@@ -57,7 +57,7 @@ std::vector<float> sums_of_tree(const std::vector<Vector>& slots, DType to, floa
   return expected;
 }
 
-TEST_P(TreeSums, GiveTheBitsOfTheTreeForAnyNumberOfLanesAndAnyDtype) {
+TEST_P(TreeSums, GiveTheTreesBitsForAnyLanesAndDtype) {
   constexpr std::size_t kCount = 1300;
   for (const DType dtype : kSummedTypes) {
     for (const DType to : kSummedTypes) {
@@ -197,7 +197,7 @@ TEST_P(TreeSums, KeepTheirSlotsAndMayWriteOverOne) {
   }
 }
 
-TEST_P(TreeSums, RefuseAStepToASlotThatIsNotThere) {
+TEST_P(TreeSums, RefuseAStepToAMissingSlot) {
   // A fork would have no threads of streams.
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const std::vector<core::TreeStep> steps = {{0, 1}};
@@ -211,7 +211,7 @@ TEST_P(TreeSums, RefuseAStepToASlotThatIsNotThere) {
       "joins two of its slots");
 }
 
-TEST_P(Measure, SquaresAreTheHostsToTheLastBitHoweverTheRangeIsCut) {
+TEST_P(Measure, SquaresAreTheHostsBitsHoweverRangesAreCut) {
   for (const DType dtype : kFloatingSums) {
     const auto values = vector(dtype, mixed_numbers(40'000, 6, true));
     const Single<core::ExactSquareSum> whole(place());
@@ -251,7 +251,7 @@ TEST_P(Measure, SquaresOfAllMagnitudesAreExact) {
   EXPECT_EQ(sum.value(), expected);
 }
 
-TEST_P(Measure, SquaresOfManyValuesNearEachOtherAreExactWhereverTheyAre) {
+TEST_P(Measure, SquaresOfManyNeighbouringValuesAreExactAnywhere) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
   std::vector<float> numbers;
@@ -273,7 +273,7 @@ TEST_P(Measure, SquaresOfManyValuesNearEachOtherAreExactWhereverTheyAre) {
 }
 
 /// Most have all bits of their mantissas, and are as much larger than those between them as a window allows.
-TEST_P(Measure, SquaresOfMoreValuesThanAWindowsSumHasRoomForAreExact) {
+TEST_P(Measure, SquaresBeyondAWindowsRoomAreExact) {
   std::vector<float> numbers(400'000, std::bit_cast<float>(0x3fff'ffffU));
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     if (i / 1024 % 4 == 0) numbers[i] = std::bit_cast<float>(static_cast<std::uint32_t>(0x3e00'0001U + i));

@@ -45,7 +45,7 @@ class SessionBesideATrainer : public testing::Test {
   EmulatedCompany company_;
 };
 
-TEST_F(SessionBesideATrainer, LeavesNoErrorBehindThatTheTrainerWouldTakeForItsOwn) {
+TEST_F(SessionBesideATrainer, LeavesNoErrorForTheTrainerToMistake) {
   for (const auto strategy : kStrategies)
     train(strategy, [&] { EXPECT_EQ(cudaGetLastError(), cudaSuccess) << core::name_of(strategy); });
 }

@@ -76,7 +76,7 @@ std::uint64_t uninterrupted_hash(const TinyTrainerOptions& options) {
   return outcome.ranks[0].state_hash;
 }
 
-TEST_F(LocalTierOnGpus, ARankThatLostItsCopiesGetsThemFromItsCliqueAndAllGoOnWithTheSameBits) {
+TEST_F(LocalTierOnGpus, RankWithoutCopiesGetsThemFromItsCliqueBitwise) {
   const auto expected = uninterrupted_hash(job(core::Strategy::ddp, 1));
   int ranks = 2;
   for (const auto strategy : strategies_for(2)) {

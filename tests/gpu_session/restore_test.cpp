@@ -148,20 +148,20 @@ class RestoreOnGpus : public testing::Test {
 };
 
 // Covers save-12.
-TEST_F(RestoreOnGpus, ACheckpointTakesNoMoreMemoryOfTheHostThanItsBudget) {
+TEST_F(RestoreOnGpus, CheckpointStaysWithinItsHostMemoryBudget) {
   save(2, job(core::Strategy::zero1), false);
 
   expect_bounded(core::Strategy::zero1, false);
   expect_bounded(core::Strategy::ddp, false);
 }
 
-TEST_F(RestoreOnGpus, ALocalCopyTakesNoMoreMemoryOfTheHostThanItsBudget) {
+TEST_F(RestoreOnGpus, LocalCopyStaysWithinItsHostMemoryBudget) {
   save(1, job(core::Strategy::zero1), true);
 
   expect_bounded(core::Strategy::zero1, true);
 }
 
-TEST_F(RestoreOnGpus, RanksWithSmallBudgetsGoOnWithTheSameBits) {
+TEST_F(RestoreOnGpus, RanksWithSmallBudgetsKeepTheSameBits) {
   const auto expected = uninterrupted_hash(job(core::Strategy::ddp));
   save(2, job(core::Strategy::zero1), false);
   for (std::uint64_t turn = 0; turn < 6; ++turn) {
@@ -202,7 +202,7 @@ TEST_F(RestoreOnGpus, RanksExchangeWhatEachShardsOnlyReaderRead) {
   }
 }
 
-TEST_F(RestoreOnGpus, ARankThatCannotExchangeEndsTheRestoreOnAll) {
+TEST_F(RestoreOnGpus, RankThatCannotExchangeEndsTheRestoreOnAll) {
   save(2, job(core::Strategy::zero1), false);
   auto options = job(core::Strategy::ddp);
   options.session.checkpoint.load.mode = core::LoadMode::exchange;
@@ -226,7 +226,7 @@ TEST_F(RestoreOnGpus, ARankThatCannotExchangeEndsTheRestoreOnAll) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
-TEST_F(RestoreOnGpus, ABudgetForNothingIsRefusedWhenTheJobIsJoined) {
+TEST_F(RestoreOnGpus, BudgetForNothingIsRefusedAtTheJoin) {
   auto options = job(core::Strategy::ddp);
   options.session.checkpoint.load.staging_bytes = core::LoadOptions::kLeastStagingBytes - 1;
 

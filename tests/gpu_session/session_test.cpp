@@ -57,7 +57,7 @@ std::uint64_t expected_hash(const TinyTrainerOptions& options) {
   return outcome.ranks[0].state_hash;
 }
 
-TEST_F(SessionOnGpus, EndsWithTheBitsOfOneRankOnTheHost) {
+TEST_F(SessionOnGpus, EndsWithTheBitsOfOneHostRank) {
   const std::map<int, std::uint64_t> expected_of{{1, expected_hash(job(core::Strategy::ddp, true, 1))},
                                                  {2, expected_hash(job(core::Strategy::ddp, true, 2))}};
   for (int ranks : {1, 2, 4}) {
@@ -73,7 +73,7 @@ TEST_F(SessionOnGpus, EndsWithTheBitsOfOneRankOnTheHost) {
   }
 }
 
-TEST_F(SessionOnGpus, FollowsADeclaredOrderWithTheBitsOfTheUsualOneOnTheHost) {
+TEST_F(SessionOnGpus, FollowsADeclaredOrderWithTheHostsUsualBits) {
   auto options = job(core::Strategy::ddp, true);
   options.session.training.microbatches = 1;
   const auto expected = expected_hash(options);
@@ -89,7 +89,7 @@ TEST_F(SessionOnGpus, FollowsADeclaredOrderWithTheBitsOfTheUsualOneOnTheHost) {
   }
 }
 
-TEST_F(SessionOnGpus, LearnsAnOrderWithTheBitsOfTheUsualOneOnTheHost) {
+TEST_F(SessionOnGpus, LearnsAnOrderWithTheHostsUsualBits) {
   auto options = job(core::Strategy::ddp, true);
   options.session.training.microbatches = 1;
   const auto expected = expected_hash(options);
@@ -103,7 +103,7 @@ TEST_F(SessionOnGpus, LearnsAnOrderWithTheBitsOfTheUsualOneOnTheHost) {
   }
 }
 
-TEST_F(SessionOnGpus, StepsGroupsByMuonAndLionWithTheBitsOfTheHost) {
+TEST_F(SessionOnGpus, StepsGroupsByMuonAndLionAsTheHost) {
   const auto grouped = [](core::Strategy strategy) {
     auto options = job(strategy, true);
     options.rows = 6;
@@ -123,7 +123,7 @@ TEST_F(SessionOnGpus, StepsGroupsByMuonAndLionWithTheBitsOfTheHost) {
   }
 }
 
-TEST_F(SessionOnGpus, GivesNoSpanOfMemoryThatTheHostDoesNotReach) {
+TEST_F(SessionOnGpus, GivesNoSpanThatTheHostDoesNotReach) {
   const auto results = company_.run<std::string>(1, [](RankWorld& world) -> core::Result<std::string> {
     auto session = TRY(Session::join(world, {}, {{"w", {8}}}));
     EXPECT_EQ(TRY(session->parameter_memory({0})).bytes, 32u);
@@ -239,7 +239,7 @@ TEST_F(SessionOnGpus, ShowsAProfilerEverySubsystem) {
   EXPECT_THAT(ranges, testing::Contains("troupe.update: adam_step"));
 }
 
-TEST_F(SessionOnGpus, ALostDeviceEndsTheJobOnAllRanksWithItsError) {
+TEST_F(SessionOnGpus, LostDeviceEndsTheJobEverywhereWithItsError) {
   company_.nccl_options.register_memory = true;
   auto options = job(core::Strategy::zero1, true);
   options.steps = 1000000;

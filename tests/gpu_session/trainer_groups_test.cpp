@@ -135,7 +135,7 @@ core::Result<std::vector<float>> sum_twice(RankWorld& world) {
   return results;
 }
 
-TEST(TrainerGroupsOnGpus, AreOverWithAnOperationWhenALaterOneIsWaitedFor) {
+TEST(TrainerGroupsOnGpus, EndAnOperationOnceALaterOneIsAwaited) {
   EmulatedCompany company;
 
   for (const auto& result : company.run<std::vector<float>>(2, sum_twice)) {

@@ -80,7 +80,7 @@ class PlaneOnAGpu {
 };
 
 // ParameterShards run on several threads, and a step by Muon is dozens of kernels that share scratch memory.
-TEST(UpdateOnGpus, StepsOfTwoMatricesThatAreEnqueuedAtOnceKeepTheirBits) {
+TEST(UpdateOnGpus, TwoMatrixStepsEnqueuedAtOnceKeepTheirBits) {
   PlaneOnAGpu in_turn;
   PlaneOnAGpu at_once;
   for (std::uint32_t bucket = 0; bucket < kMatrices; ++bucket) in_turn.step({bucket});

@@ -21,7 +21,7 @@ struct Machine {
   std::optional<double> quota;
 };
 
-TEST(CpuQuota, IsTheLeastOfTheControlGroupsAroundTheProcess) {
+TEST(CpuQuota, IsTheLeastOfTheEnclosingControlGroups) {
   const std::string v1 = "5:memory:/m\n4:cpu,cpuacct:/a/b\n";
   const std::vector<Machine> machines{
       {"no control groups", {}, std::nullopt},

@@ -26,7 +26,7 @@ using ::testing::Not;
 constexpr const char* kMessyRank =
     "touch /dev/shm/troupe-$TROUPE_JOB_ID-1-test.$RANK; sleep 1000 & setsid sleep 1000 & echo pid $$; wait";
 
-TEST(LaunchFailure, ASigkilledRankIsReportedFirstAndNothingIsLeftFiftyTimes) {
+TEST(LaunchFailure, SigkilledRankIsReportedFirstFiftyTimesWithoutLeftovers) {
   const core::CounterRandom random(2024, "kills");
   for (std::uint64_t round = 0; round < 50 && !::testing::Test::HasFailure(); ++round) {
     const int victim = static_cast<int>(random.below(3, 2 * round));
@@ -98,7 +98,7 @@ class Unmarked {
 };
 
 // The guard finds what is marked; this is for what is not.
-TEST(LaunchFailure, ARankWithoutAnEnvironmentDiesWithALauncherThatIsSigkilled) {
+TEST(LaunchFailure, RankWithoutAnEnvironmentDiesWithASigkilledLauncher) {
   const Unmarked unmarked(100);
   RunningLauncher launcher(
       {"--standalone", "--nproc-per-node", "2", "sh", "-c", "exec " + unmarked.command()});
@@ -110,7 +110,7 @@ TEST(LaunchFailure, ARankWithoutAnEnvironmentDiesWithALauncherThatIsSigkilled) {
   EXPECT_TRUE(eventually([&] { return unmarked.processes().empty(); }, seconds(5)));
 }
 
-TEST(LaunchFailure, AChildWithoutAnEnvironmentDiesWithItsRankHoweverThatEnds) {
+TEST(LaunchFailure, ChildWithoutAnEnvironmentDiesWithItsRank) {
   for (int signal : {SIGUSR1, SIGUSR2, SIGKILL}) {
     SCOPED_TRACE(::testing::Message() << "signal " << signal);
     const Unmarked unmarked(200);
@@ -128,7 +128,7 @@ TEST(LaunchFailure, AChildWithoutAnEnvironmentDiesWithItsRankHoweverThatEnds) {
   }
 }
 
-TEST(LaunchFailure, ARankThatIgnoresSigtermIsKilledAfterTheTermTimeout) {
+TEST(LaunchFailure, RankThatIgnoresSigtermIsKilledAfterTheTimeout) {
   const Outcome outcome =
       launch({"--standalone", "--nproc-per-node", "2", "--term-timeout", "0.2", "sh", "-c",
               "if [ $RANK = 0 ]; then trap '' TERM; echo deaf; while :; do sleep 1000; done; fi; exit 7"});
@@ -148,7 +148,7 @@ TEST(LaunchFailure, AStoppedRankIsEndedToo) {
   EXPECT_EQ(launcher.wait(seconds(5)).exit_code, 1);
 }
 
-TEST(LaunchFailure, TheSummaryHasTheLastLinesAndTheErrorFileOfTheFirstRank) {
+TEST(LaunchFailure, SummaryShowsFirstRanksLastLinesAndErrorFile) {
   const Outcome outcome = launch(
       {"--standalone", "--nproc-per-node", "2", "sh", "-c",
        "if [ $RANK = 1 ]; then echo cannot read shard 7 >&2; "
@@ -160,7 +160,7 @@ TEST(LaunchFailure, TheSummaryHasTheLastLinesAndTheErrorFileOfTheFirstRank) {
   EXPECT_THAT(outcome.err, HasSubstr("error: shard 7 is torn"));
 }
 
-TEST(LaunchFailure, TheGangRestartsAsOftenAsAskedInACleanPlace) {
+TEST(LaunchFailure, GangRestartsAsOftenAsAskedInCleanPlaces) {
   const Outcome outcome =
       launch({"--standalone", "--nproc-per-node", "2", "--max-restarts", "2", "--restart-backoff", "0.01",
               "sh", "-c",
@@ -188,7 +188,7 @@ TEST(LaunchFailure, RestartsWithoutAPauseAreCountedRight) {
   }
 }
 
-TEST(LaunchFailure, AJobThatSucceedsAfterARestartEndsWithZero) {
+TEST(LaunchFailure, JobThatSucceedsAfterARestartReturnsZero) {
   const Outcome outcome = launch({"--standalone", "--nproc-per-node", "2", "--max-restarts", "3", "sh", "-c",
                                   "[ $TROUPE_GENERATION = 1 ] || exit 1"});
 
@@ -197,7 +197,7 @@ TEST(LaunchFailure, AJobThatSucceedsAfterARestartEndsWithZero) {
   EXPECT_THAT(outcome.err, Not(HasSubstr("restart 2")));
 }
 
-TEST(LaunchFailure, AJobThatCommitsNothingMoreIsNotRestartedForever) {
+TEST(LaunchFailure, JobThatCommitsNothingMoreStopsRestarting) {
   const Outcome outcome = launch({"--standalone", "--max-restarts", "50", "--restart-backoff", "0", "sh",
                                   "-c", "echo 17 > $TROUPE_PROGRESS_FILE; echo run; exit 1"});
 
@@ -260,7 +260,7 @@ INSTANTIATE_TEST_SUITE_P(Signals, LaunchSignal,
                            return "Signal" + std::to_string(instance.param.first);
                          });
 
-TEST(LaunchSignals, ASignalForTheRanksDoesNotEndOneThatDoesNotHandleIt) {
+TEST(LaunchSignals, RankSignalEndsNoRankThatIgnoresIt) {
   RunningLauncher launcher({"--standalone", "--nproc-per-node", "2", "sleep", "1000"});
   ASSERT_TRUE(eventually([&] { return launcher.processes().size() == 4; }))
       << "with the launcher and its guard";
@@ -302,7 +302,7 @@ TEST(LaunchFailure, TooFewDescriptorsAreAnErrorWithAdvice) {
   }
 }
 
-TEST(LaunchSignals, ASecondInterruptDoesNotWaitForTheTermTimeout) {
+TEST(LaunchSignals, SecondInterruptDoesNotAwaitTheTermTimeout) {
   RunningLauncher launcher({"--standalone", "--term-timeout", "600", "sh", "-c",
                             "trap 'echo not yet' INT; echo ready; while :; do sleep 1000 & wait; done"});
   ASSERT_TRUE(launcher.wait_for_lines(1));

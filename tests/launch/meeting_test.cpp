@@ -55,7 +55,7 @@ TEST(Meeting, FlagsComeBeforeTheEngine) {
   EXPECT_EQ(found->port, 1234);
 }
 
-TEST(Meeting, OneNodeWithinAnEngineIsAJobOfItsOwn) {
+TEST(Meeting, OneNodeWithinAnEngineIsItsOwnJob) {
   LaunchOptions one;
   one.nnodes = "1";
   expect_meeting(meet(one, kSlurm), 1, 0, "");
@@ -64,7 +64,7 @@ TEST(Meeting, OneNodeWithinAnEngineIsAJobOfItsOwn) {
   expect_meeting(meet(standalone, kSlurm), 1, 0, "");
 }
 
-TEST(Meeting, SeveralLaunchersOnANodeAreRefusedUnlessTheyAreAskedFor) {
+TEST(Meeting, LaunchersSharingANodeAreRefusedUnlessAskedFor) {
   Values twice = kSlurm;
   twice["SLURM_STEP_TASKS_PER_NODE"] = "2";
   twice["SLURM_NODEID"] = "0";
@@ -131,7 +131,7 @@ Hello hello_of(const std::string& host, int node, int ranks) {
   return hello;
 }
 
-TEST(NodeTable, GivesNodesWithoutANumberTheFreeOnesInTheOrderInWhichTheyCame) {
+TEST(NodeTable, GivesUnnumberedNodesFreeNumbersInOrderOfArrival) {
   NodeTable table(3, 3, hello_of("a", 0, 2), "10.0.0.1");
   ASSERT_TRUE(table.add(hello_of("b", -1, 3), "10.0.0.2"));
   ASSERT_TRUE(table.add(hello_of("c", 1, 1), "10.0.0.3"));
@@ -146,7 +146,7 @@ TEST(NodeTable, GivesNodesWithoutANumberTheFreeOnesInTheOrderInWhichTheyCame) {
   EXPECT_EQ(table.world(), 6);
 }
 
-TEST(NodeTable, IsEnoughWithTheFewestAndTakesOthersInLater) {
+TEST(NodeTable, IsEnoughWithTheFewestAndGrowsLater) {
   auto first = hello_of("a", 0, 2);
   first.spares = 1;
   NodeTable table(3, 1, first, "10.0.0.1");

@@ -48,7 +48,7 @@ TEST(LaunchNodes, RanksAreNumberedByNodesOfAnySizes) {
   EXPECT_THAT(outcomes[1].err, HasSubstr("job " + job_name + ": 4 ranks"));
 }
 
-TEST(LaunchNodes, FindTheirNumbersByThemselvesAndMayDifferInRanks) {
+TEST(LaunchNodes, FindTheirNumbersThemselvesAndMayDifferInRanks) {
   const int free_port = ReservedPort::any()->number();
   const auto words = [&](const char* ranks) {
     return std::vector<std::string>{"--nnodes",
@@ -74,7 +74,7 @@ TEST(LaunchNodes, FindTheirNumbersByThemselvesAndMayDifferInRanks) {
   EXPECT_THAT(two.out, AllOf(HasSubstr("1 of 3, 2 here"), HasSubstr("2 of 3, 2 here")));
 }
 
-TEST(LaunchNodes, AFailureOnOneEndsBothAndIsToldAlikeOnBoth) {
+TEST(LaunchNodes, FailureOnOneEndsBothAndIsToldAlike) {
   RunningNodes job(
       {"--nproc-per-node", "2", "sh", "-c",
        "echo ready; if [ $RANK = 3 ]; then sleep 0.2; echo the reason >&2; exit 7; fi; sleep 1000"});
@@ -92,7 +92,7 @@ TEST(LaunchNodes, AFailureOnOneEndsBothAndIsToldAlikeOnBoth) {
   EXPECT_EQ(last_words(outcomes[0]), last_words(outcomes[1]));
 }
 
-TEST(LaunchNodes, ASigkilledRankIsNamedFirstOnBothWhereverItIs) {
+TEST(LaunchNodes, SigkilledRankIsNamedFirstOnBoth) {
   const core::CounterRandom random(2026, "nodes");
   for (std::uint64_t round = 0; round < 6 && !::testing::Test::HasFailure(); ++round) {
     const int victim = static_cast<int>(round % 4);
@@ -143,7 +143,7 @@ TEST(LaunchNodes, ASigkilledLauncherIsNamedAndEndsTheOther) {
   }
 }
 
-TEST(LaunchNodes, ALauncherThatStandsStillIsLostWithinItsPatience) {
+TEST(LaunchNodes, StalledLauncherIsLostWithinItsPatience) {
   RunningNodes job({"--rdzv-conf", "join_timeout=30,keep_alive_interval=0.1", "--nproc-per-node", "2", "sh",
                     "-c", kWaits});
   ASSERT_TRUE(job.wait_for_lines(2));
@@ -173,7 +173,7 @@ TEST(LaunchNodes, AnotherLauncherTakesThePlaceOfALostOne) {
   for (const Outcome& outcome : job.wait()) EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
 }
 
-TEST(LaunchNodes, AnotherLauncherGoesOnWithTheJobOfNodeZeroByItsJournal) {
+TEST(LaunchNodes, AnotherLauncherContinuesNodeZerosJobByItsJournal) {
   const TemporaryDirectory folder;
   const auto journal = folder.path() / "journal";
   RunningNodes job({"--journal", journal.string(), "--nproc-per-node", "2", "sh", "-c",
@@ -194,7 +194,7 @@ TEST(LaunchNodes, AnotherLauncherGoesOnWithTheJobOfNodeZeroByItsJournal) {
   EXPECT_FALSE(std::filesystem::exists(journal)) << "the job is over";
 }
 
-TEST(LaunchNodes, ProgramsThatDoNotStayAreStartedAnewByALauncherThatGoesOn) {
+TEST(LaunchNodes, SuccessorRestartsProgramsThatDoNotStay) {
   const TemporaryDirectory folder;
   RunningNodes job({"--journal", (folder.path() / "journal").string(), "--max-restarts", "9", "sh", "-c",
                     "echo pid $$; [ $TROUPE_GENERATION = 1 ] || sleep 1000"});
@@ -207,7 +207,7 @@ TEST(LaunchNodes, ProgramsThatDoNotStayAreStartedAnewByALauncherThatGoesOn) {
   for (const Outcome& outcome : job.wait()) EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
 }
 
-TEST(LaunchNodes, ANodeThatComesLateIsLeftAloneByProgramsThatDoNotStay) {
+TEST(LaunchNodes, LateNodeIsLeftAloneByProgramsThatLeave) {
   RunningNodes job({"--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0.2,join_timeout=30", "sh", "-c",
                     "echo $RANK of $WORLD_SIZE; sleep 1.5"},
                    {}, 1);
@@ -240,7 +240,7 @@ TEST(LaunchNodes, AJournalIsOfOneJob) {
   EXPECT_THAT(launch({"--journal", journal.string(), "true"}).err, HasSubstr("is for jobs of several nodes"));
 }
 
-TEST(LaunchNodes, AnotherLauncherMayComeBeforeTheRanksOfTheLostOnesGenerationHaveEnded) {
+TEST(LaunchNodes, AnotherLauncherMayPrecedeTheLostGenerationsEnd) {
   RunningNodes job({"--max-restarts", "3", "sh", "-c",
                     "[ $TROUPE_GENERATION = 0 ] || exit 0; trap 'sleep 0.7; exit 1' TERM; echo ready; "
                     "while :; do sleep 0.05; done"});
@@ -296,7 +296,7 @@ TEST(LaunchNodes, LogsAndReportAreOnEachNode) {
   EXPECT_THAT(read_file(folder(1) / "job_report.json"), HasSubstr("\"world_size\": 4"));
 }
 
-TEST(LaunchNodes, AMissingOneIsNamedWhenTheTimeIsUp) {
+TEST(LaunchNodes, MissingOneIsNamedWhenTimeIsUp) {
   const int free_port = ReservedPort::any()->number();
   const std::string endpoint = "127.0.0.1:" + std::to_string(free_port);
   const Outcome first = launch({"--nnodes", "3", "--node-rank", "0", "--rdzv-endpoint", endpoint,
@@ -323,7 +323,7 @@ std::ostream& operator<<(std::ostream& out, const Misfit& misfit) {
 
 class LaunchMisfit : public ::testing::TestWithParam<Misfit> {};
 
-TEST_P(LaunchMisfit, IsRefusedWithTheReasonAndTheJobWaitsOn) {
+TEST_P(LaunchMisfit, IsRefusedWithTheReasonWhileTheJobWaits) {
   const std::string port = std::to_string(ReservedPort::any()->number());
   RunningLauncher first(
       {"--nnodes", "2", "--node-rank", "0", "--master-port", port, "--rdzv-id", "run", "true"},
@@ -372,7 +372,7 @@ TEST(LaunchNodes, OtherCommandsAndSettingsAreNamed) {
   }
 }
 
-TEST(LaunchNodes, NeitherFilesThatOthersReadNorHalvesOfSecretsAreTaken) {
+TEST(LaunchNodes, TakeNeitherReadableSecretFilesNorHalfSecrets) {
   const TemporaryDirectory folder;
   const std::string path = folder.path() / "token";
   std::ofstream(path) << std::string(64, 'a') << "\n";

@@ -48,7 +48,7 @@ TEST(LineAssembler, ShowsAProgressBarAsItsLastState) {
   EXPECT_THAT(assembled({" 10%\r 50%\r100%\ndos\r\n"}), ElementsAre("100%", "dos"));
 }
 
-TEST(LineAssembler, ShowsABarWhileItIsDrawnAndNotTwiceAtItsEnd) {
+TEST(LineAssembler, ShowsABarWhileDrawnAndOnlyOnce) {
   std::vector<std::string> lines;
   LineAssembler assembler([&](std::string_view line, LineKind kind) {
     lines.push_back(std::string(kind == LineKind::whole      ? "whole "
@@ -89,7 +89,7 @@ TEST(LaunchOutput, ShowsAProgressBarWhileItIsDrawn) {
   EXPECT_EQ(outcome.out, "[rank 0] step 1 of 2\n[rank 0] step 2 of 2\n[rank 0] last words\n");
 }
 
-TEST(LaunchOutput, WritesLinesWithAWordAlsoToAFileOfTheirOwn) {
+TEST(LaunchOutput, WritesLinesWithAWordToTheirOwnFile) {
   const TemporaryDirectory logs;
   const auto outcome =
       launch({"--standalone", "--nproc-per-node", "2", "--log-dir", logs.path().string(), "--tee", "3",
@@ -205,7 +205,7 @@ TEST(Outlet, LosesNothingWithoutADirectoryForItsFile) {
   EXPECT_TRUE(read == written) << read.size() << " of " << written.size() << " bytes came";
 }
 
-TEST(Outlet, SaysHowManyLinesAreMissingWhereNoMoreCanBeKept) {
+TEST(Outlet, CountsMissingLinesWhereNoMoreCanBeKept) {
   const FileSizeLimit limit(100'000);
 
   const auto [read, written] = read_and_written();
@@ -257,7 +257,7 @@ TEST(LaunchOutput, LongLinesOfManyRanksAreWholeAndComplete) {
   EXPECT_EQ(on_stderr, 4 * 300);
 }
 
-TEST(LaunchOutput, ThatWaitsForItsReaderLeavesThePipeAsItWas) {
+TEST(LaunchOutput, WaitingForReadersLeavesThePipeAsBefore) {
   std::array<int, 2> pipe{};
   ASSERT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
   RunningLauncher launcher(
@@ -304,7 +304,7 @@ TEST(LaunchOutput, StdoutAndStderrStayApart) {
   EXPECT_THAT(outcome.err, HasSubstr("[rank 0] bad\n"));
 }
 
-TEST(LaunchOutput, RedirectsTeesAndTheFilterPutEachStreamWhereItWasAsked) {
+TEST(LaunchOutput, RedirectsTeesAndFilterPutEachStreamWhereAsked) {
   const TemporaryDirectory logs;
   const Outcome outcome = launch({"--standalone", "--nproc-per-node", "3", "--log-dir", logs.path(), "-r",
                                   "0:3", "--tee=1:1", "--local_ranks_filter", "0,1", "--rdzv-id", "night run",
@@ -324,7 +324,7 @@ TEST(LaunchOutput, RedirectsTeesAndTheFilterPutEachStreamWhereItWasAsked) {
   EXPECT_THAT(read_file(run / "job_report.json"), HasSubstr("\"exit_code\": 0"));
 }
 
-TEST(LaunchOutput, AKilledRankHasAnErrorFileAndTheReportNamesIt) {
+TEST(LaunchOutput, ReportNamesTheKilledRanksErrorFile) {
   const TemporaryDirectory logs;
   launch({"--standalone", "--nproc-per-node", "2", "--log-dir", logs.path(), "sh", "-c",
           "[ $RANK = 0 ] || kill -SEGV $$; sleep 1000"});

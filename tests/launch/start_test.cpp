@@ -92,7 +92,7 @@ TEST(LaunchOptions, StreamsAreChosenForAllOrByLocalRank) {
   EXPECT_THAT(wrong.error().message, HasSubstr("-r"));
 }
 
-TEST(LikelyMeaning, NamesTheOutOfMemoryKillerOnlyIfItsCountRose) {
+TEST(LikelyMeaning, NamesTheMemoryKillerOnlyIfItsCountRose) {
   const OomKills before{3, 10};
 
   EXPECT_THAT(likely_meaning({0, SIGKILL}, before, {4, 11}), HasSubstr("cgroup rose from 3 to 4"));
@@ -142,7 +142,7 @@ TEST(LaunchStart, GivesTorchrunsEnvironmentAndOurs) {
   EXPECT_EQ(variables["TROUPE_ERROR_FILE"], variables["TORCHELASTIC_ERROR_FILE"]);
 }
 
-TEST(LaunchStart, AFlagGoesBeforePetWhichGoesBeforeTheDefault) {
+TEST(LaunchStart, FlagGoesBeforePetBeforeTheDefault) {
   const std::vector<std::string> pet{"PET_NPROC_PER_NODE=2", "PET_STANDALONE=1", "OMP_NUM_THREADS=5"};
 
   const Outcome by_environment = launch({"sh", "-c", "echo $WORLD_SIZE $OMP_NUM_THREADS"}, pet);
@@ -152,7 +152,7 @@ TEST(LaunchStart, AFlagGoesBeforePetWhichGoesBeforeTheDefault) {
   EXPECT_THAT(by_flag.out, HasSubstr("[rank 2] 3"));
 }
 
-TEST(LaunchStart, AVirtualLocalRankIsZeroAndSeesOneDevice) {
+TEST(LaunchStart, VirtualLocalRankIsZeroAndSeesOneDevice) {
   const Outcome outcome = launch({"--standalone", "--nproc-per-node", "2", "--virtual-local-rank", "sh", "-c",
                                   "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES $TROUPE_OWN_GPUS"},
                                  {"CUDA_VISIBLE_DEVICES=5,7"});
@@ -308,7 +308,7 @@ bool guard_waits(const RunningLauncher& launcher) {
   return false;
 }
 
-TEST(LaunchStart, ALauncherWithoutAStandardStreamKeepsItsGuardAndItsDirectory) {
+TEST(LaunchStart, LauncherWithoutAStandardStreamKeepsGuardAndDirectory) {
   for (const int closed : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     SCOPED_TRACE(::testing::Message() << "descriptor " << closed << " is closed");
     const TemporaryDirectory directory;
@@ -420,7 +420,7 @@ TEST(LaunchStart, AMasterPortInUseIsRefused) {
   EXPECT_THAT(outcome.err, HasSubstr("--standalone"));
 }
 
-TEST(LaunchStart, AProgramTheKernelRefusesIsAFailureWithAdvice) {
+TEST(LaunchStart, ProgramTheKernelRefusesIsAFailureWithAdvice) {
   const TemporaryDirectory directory;
   const std::string program = directory.path() / "no_interpreter";
   std::ofstream(program) << "echo hello\n";

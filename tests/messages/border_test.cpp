@@ -124,7 +124,7 @@ TEST(Border, RefusesARankThatPlaysTheCoordinator) {
             "coordinator to the rank_supervisor alone");
 }
 
-TEST(BorderFuzz, NothingEntersThatTheHostilePeerIsNotTheOneToSay) {
+TEST(BorderFuzz, NothingEntersThatAHostilePeerMayNotSay) {
   const auto samples = sample_messages();
   std::mt19937_64 random(20260730);
   std::set<std::string> entered;

@@ -117,7 +117,7 @@ TEST(Codec, RefusesAnUnknownTag) {
   EXPECT_THAT(complaint_about(bytes), HasSubstr("expected the tag of a message, found 127"));
 }
 
-TEST(Codec, RefusesByNameWhatAProcessSaysToItselfAlone) {
+TEST(Codec, RefusesByNameWhatStaysWithinAProcess) {
   auto refused_as = [](int tag) {
     auto bytes = leave();
     bytes[2] = static_cast<std::byte>(tag);

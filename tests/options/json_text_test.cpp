@@ -7,7 +7,7 @@
 namespace troupe::apps {
 namespace {
 
-TEST(JsonText, IsIndentedInTheOrderOfItsKeysOrOneLine) {
+TEST(JsonText, IsIndentedInKeyOrderOrOneLine) {
   const nlohmann::ordered_json json = {{"ranks", 2}, {"files", {"a"}}};
 
   EXPECT_EQ(json_text(json), "{\n  \"ranks\": 2,\n  \"files\": [\n    \"a\"\n  ]\n}\n");

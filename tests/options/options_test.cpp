@@ -201,7 +201,7 @@ bool names(const std::string& message, const std::string& option) {
   return message.find(option) != std::string::npos || message.find(words) != std::string::npos;
 }
 
-TEST_P(Options, NoValueEndsInAnythingButItsResultOrOneSentence) {
+TEST_P(Options, AnyValueEndsInAResultOrOneSentence) {
   ASSERT_FALSE(GetParam().arguments.empty());
   for (const Argument& argument : GetParam().arguments) {
     for (const std::string& value : hostile_values()) {
@@ -231,7 +231,7 @@ INSTANTIATE_TEST_SUITE_P(EveryCommand, Options, testing::ValuesIn(all_commands()
   return name;
 });
 
-TEST(CommandLine, WhatCannotBeReadEndsWithTwoAndOneSentence) {
+TEST(CommandLine, UnreadableArgumentsEndWithTwoAndOneSentence) {
   const std::vector<std::vector<std::string>> lines = {
       {TROUPE_BINARY},
       {TROUPE_BINARY, "word"},
@@ -319,7 +319,7 @@ TEST(Bench, WithoutATemporaryDirectoryTouchesNothing) {
 }
 
 /// An empty entry in a program's RUNPATH stands for the current folder.
-TEST(Programs, LoadNoLibraryOfTheFolderThatTheyRunIn) {
+TEST(Programs, LoadNoLibraryOfTheirWorkingDirectory) {
   const tests::ScratchFolder folder;
   for (const char* library : {"libc.so.6", "libm.so.6", "libstdc++.so.6"})
     std::ofstream(folder.path(library)) << "no library";

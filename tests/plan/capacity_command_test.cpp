@@ -60,7 +60,7 @@ TEST(PlanCapacityCommand, NamesWhatARankPinsOfItsHost) {
   EXPECT_THAT(text, HasSubstr("pins 256 MiB for saves at most, 32 MiB for a restore, and 64 MiB"));
 }
 
-TEST(PlanCapacityCommand, ComparesStrategiesOfOneAxisOnAllRanksWithThoseOfTwo) {
+TEST(PlanCapacityCommand, ComparesStrategiesOfOneAxisAndOfTwo) {
   const auto json = Json::parse(run_plan("capacity --mesh 2x4 --units 2 --json").out);
 
   std::vector<std::string> rows;
@@ -164,7 +164,7 @@ TEST(PlanCapacityCommand, OfAModelIsWhatTheTrainersSessionsPlan) {
   }
 }
 
-TEST(PlanCapacityCommand, OfADeclaredOrderTakesTheSameMemoryAndTraffic) {
+TEST(PlanCapacityCommand, DeclaredOrdersTakeTheSameMemoryAndTraffic) {
   for (const std::string model : {"", "Qwen3-8B"}) {
     CapacityArguments arguments;
     arguments.program = {.ranks = 8, .outer = 2, .rounds = 2, .units = 38, .resident_elements = 4096};
@@ -207,7 +207,7 @@ TEST(PlanCapacityCommand, ActivationsAreThoseOfTheReferenceTrainer) {
   }
 }
 
-TEST(PlanCapacityCommand, ChoosesOfThoseThatFitTheOneThatCommunicatesLeast) {
+TEST(PlanCapacityCommand, ChoosesTheFittingOneThatCommunicatesLeast) {
   const std::string job = "capacity --numerics fast --ranks 8 --units 24 --unit-elements 12582912 --rounds 2";
 
   // ddp 5.06 GiB, zero1 2.11, zero2 1.23, zero3 0.79; zero1 sends least, zero3 most.

@@ -198,7 +198,7 @@ TEST_F(PlanCheckFiles, RefusesATrainerThatWaitsForItselfByName) {
               HasSubstr("a circle of 2 waits: the rank at (0)'s trainer, before 'forward of unit 2'"));
 }
 
-TEST_F(PlanCheckFiles, FilesThatCannotBeReadEndWithTwoAndSayWhy) {
+TEST_F(PlanCheckFiles, UnreadableFilesEndWithTwoAndSayWhy) {
   write_ranks("--strategy zero3");
   write("empty", "");
   write("other", R"({"format": "another"})");

@@ -39,7 +39,7 @@ GoodputRun mean_of(const GoodputArguments& arguments, double save_every) {
 /// Poisson failures, each of which costs a recovery R and, on average, half an interval I between saves and
 /// the time W until one can be loaded, with M between failures: stall / (I + stall) + (R + I / 2 + W) / M of
 /// the time, where failures during recovery are rare.
-TEST(Goodput, IsThatOfTheFirstOrderFormulaForRareFailures) {
+TEST(Goodput, MatchesTheFirstOrderFormulaForRareFailures) {
   const auto arguments = small_job();
   for (const double interval : {60.0, 300.0, 900.0}) {
     const double between = arguments.mtbf_hours * 3600 / arguments.ranks;
@@ -55,7 +55,7 @@ TEST(Goodput, IsThatOfTheFirstOrderFormulaForRareFailures) {
   }
 }
 
-TEST(Goodput, LosesNoStepWhereEachRanksStateIsThereTwice) {
+TEST(Goodput, LosesNoStepWhereEachRanksStateIsDoubled) {
   auto arguments = small_job();
   arguments.replicated = true;
 
@@ -65,7 +65,7 @@ TEST(Goodput, LosesNoStepWhereEachRanksStateIsThereTwice) {
   EXPECT_GT(mean.lost.recovering, 0);
 }
 
-TEST(Goodput, WaitsForNodesUnlessOthersAreThereOrItNeedNotHaveAll) {
+TEST(Goodput, WaitsForNodesUnlessSparesExistOrFewerSuffice) {
   auto arguments = small_job();
   arguments.node_share = 1;
   arguments.mtbf_hours = 5000;

@@ -49,7 +49,7 @@ TEST(PlanLayout, MatricesOfAWholeParameterLayoutComeFromShapes) {
   EXPECT_EQ(json["buckets"][0]["unpadded"], 2 * 16384 + 64);
 }
 
-TEST(PlanLayout, TheTableHasALineForEachParameterAndBucket) {
+TEST(PlanLayout, ListsEachParameterAndBucketOnALine) {
   EXPECT_EQ(run_plan("layout --policy padded --sizes 97,103 --dp 2").out,
             "parameter          start            end  bucket\n"
             "        0            128            225       0\n"

@@ -103,7 +103,7 @@ TEST(PlanProgramCommand, SaysWhatAStageCannotHave) {
             "--chunks 2: chunks of a stage have as many units each, which 3 units do not give");
 }
 
-TEST(PlanCheckCommand, LetsEveryStageOfEveryScheduleOnAHundredThousandRanksPass) {
+TEST(PlanCheckCommand, PassesEverySchedulesStagesOnAHundredThousandRanks) {
   for (const auto& [schedule, chunks] :
        {std::pair{"gpipe", 1}, {"1f1b", 1}, {"interleaved", 2}, {"zero_bubble", 1}}) {
     for (const int stage : {0, 3}) {

@@ -54,7 +54,7 @@ TEST(WaitWhileRunning, EndsInTimeOrWhenItIsReady) {
 }
 
 /// Waits for a second, of which it is stopped for longer.
-TEST(WaitWhileRunning, DoesNotCountTheTimeInWhichTheProcessIsStopped) {
+TEST(WaitWhileRunning, DoesNotCountTimeWhileTheProcessIsStopped) {
   const pid_t waiting = ::fork();
   if (waiting == 0) {
     std::mutex mutex;

@@ -16,7 +16,7 @@ bool is_open(int fd) {
   return ::fcntl(fd, F_GETFD) != -1;
 }
 
-TEST(Descriptor, ClosesWhatItOwnsAtTheEndOfItsScope) {
+TEST(Descriptor, ClosesWhatItOwnsAtItsScopesEnd) {
   int fd = -1;
   {
     const Descriptor owner(open_null());

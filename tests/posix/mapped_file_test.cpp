@@ -85,7 +85,7 @@ TEST_P(CutFiles, EndTheProgramWithTheirName) {
 INSTANTIATE_TEST_SUITE_P(To, CutFiles, testing::Values(0, 1, 70000, 3 * 65536),
                          testing::PrintToStringParamName());
 
-TEST_F(MappedFiles, KeepTheirGuardWhenTheyAreMovedAndOthersLeave) {
+TEST_F(MappedFiles, KeepTheirGuardWhenMovedAndOthersLeave) {
   const auto opened = file("text");
 
   EXPECT_EXIT(

@@ -37,7 +37,7 @@ void use_up_memory() {
   for (;;) kept.emplace_back(16 << 20);
 }
 
-TEST(NamedProgram, EndsWithASentenceWhereMemoryRunsOutInAThread) {
+TEST(NamedProgram, EndsWithASentenceWhereAThreadExhaustsMemory) {
   if (tests::is_sanitized()) GTEST_SKIP() << "sanitizers have an operator new of their own";
 
   EXPECT_EXIT(
@@ -57,7 +57,7 @@ TEST(NamedProgram, EndsWithASentenceWhereNothingMayBeThrown) {
       ExitedWithCode(3), "^player: there is no memory left for this");
 }
 
-TEST(NamedProgram, SaysWhatToDoWhereAThreadCannotBeStarted) {
+TEST(NamedProgram, SaysWhatToDoWithoutAnotherThread) {
   EXPECT_EXIT(
       {
         const NamedProgram named("player", 3);

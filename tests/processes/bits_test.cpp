@@ -84,7 +84,7 @@ class TrainerBits : public testing::TestWithParam<int> {
 };
 
 // Covers unit-18.
-TEST_P(TrainerBits, AreThoseOfOneRankOnSimulatedRanksOfDdpAndZero1) {
+TEST_P(TrainerBits, AreOneRanksOnSimulatedDdpAndZero1Ranks) {
   auto expected = reference(GetParam(), corpus_);
   ASSERT_EQ(expected.losses.size(), 20u);
   ASSERT_LT(expected.losses.back(), expected.losses.front());
@@ -119,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(Accumulation, TrainerBits, testing::Values(1, 4),
                          [](const auto& each) { return std::to_string(each.param) + "Microbatches"; });
 
 /// Muon steps the matrices of the blocks, whole, and AdamW the rest.
-TEST(TrainerBits, OfLionAndOfMuonAreThoseOfOneRankWithDdpAndZero1) {
+TEST(TrainerBits, OfLionAndMuonAreOneRanks) {
   tests::ScratchFolder folder;
   const auto text = tests::write_sample_text(folder);
   const auto corpus = *Corpus::open(text, 16);

@@ -66,7 +66,7 @@ class Checkpoints : public testing::Test {
 };
 
 // Covers save-1, ranks-15.
-TEST_F(Checkpoints, OfRealProcessesGoOnAnywhereWithTheSameBits) {
+TEST_F(Checkpoints, OfRealProcessesGoOnAnywhereBitwise) {
   const auto expected = uninterrupted_state(20);
   for (std::size_t from = 0; from < kPlacings.size(); ++from) {
     const auto checkpoints = fmt::format("saved-{}", from);
@@ -107,7 +107,7 @@ TEST_F(Checkpoints, AKilledJobGoesOnFromItsNewestCheckpoint) {
   EXPECT_EQ(tests::read_record(folder_.path("killed")).state, uninterrupted_state(400));
 }
 
-TEST_F(Checkpoints, TermSavesAndLeavesWithTheCodeThatAsksToBeStartedAgain) {
+TEST_F(Checkpoints, TermSavesAndLeavesWithTheRestartCode) {
   const auto id = fmt::format("term-{}", getpid());
   auto asked = job({2, "zero1"}, "checkpoints", 1000, 0);
   asked.launch_options = {"--rdzv-id", id};
@@ -153,7 +153,7 @@ TEST_F(Checkpoints, AreMissedOnceAndNotAfterEveryRestart) {
   EXPECT_THAT(missed.output, Not(HasSubstr("restart 1")));
 }
 
-TEST_F(Checkpoints, ThatAreAllDamagedAreNotTriedAgainAfterEveryRestart) {
+TEST_F(Checkpoints, ThatAreAllDamagedAreNotRetriedEveryRestart) {
   ASSERT_EQ(run(job({2, "ddp"}, "checkpoints", 8), "saving").exit_code, 0);
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path("checkpoints"))) {
     if (entry.path().extension() == ".safetensors") std::filesystem::resize_file(entry.path(), 100);
@@ -168,7 +168,7 @@ TEST_F(Checkpoints, ThatAreAllDamagedAreNotTriedAgainAfterEveryRestart) {
   EXPECT_THAT(refused.output, Not(HasSubstr("restart 1")));
 }
 
-TEST_F(Checkpoints, OfAnotherRunAreNotOverwrittenByARunThatBeginsAnew) {
+TEST_F(Checkpoints, OfOtherRunsAreNotOverwrittenByNewOnes) {
   ASSERT_EQ(run(job({1, "ddp"}, "checkpoints"), "first").exit_code, 0);
   auto anew = job({1, "ddp"}, "checkpoints");
   anew.launch_options = {"--max-restarts", "1"};
@@ -181,7 +181,7 @@ TEST_F(Checkpoints, OfAnotherRunAreNotOverwrittenByARunThatBeginsAnew) {
   EXPECT_THAT(refused.output, Not(HasSubstr("restart 1")));
 }
 
-TEST_F(Checkpoints, LaterThanTheOneToBeginFromAreNotMixedWithNewOnes) {
+TEST_F(Checkpoints, LaterThanTheStartingOneAreNotMixedIn) {
   ASSERT_EQ(run(job({2, "ddp"}, "checkpoints", 24), "first").exit_code, 0);
   auto back = job({2, "ddp"}, "checkpoints", 24);
   back.launch_options = {"--max-restarts", "1"};
@@ -203,7 +203,7 @@ TEST_F(Checkpoints, LaterThanTheOneToBeginFromAreNotMixedWithNewOnes) {
   EXPECT_EQ(tests::count_checkpoints(folder_.path("checkpoints")), 3);
 }
 
-TEST_F(Checkpoints, OfTheSameStepMustBeTheOneToBeginFrom) {
+TEST_F(Checkpoints, OfTheSameStepMustBeTheStartingOne) {
   ASSERT_EQ(run(job({2, "ddp"}, "checkpoints", 8), "first").exit_code, 0);
   auto other = job({2, "ddp"}, "other", 8);
   other.trainer_options.insert(other.trainer_options.end(), {"--seed", "2"});
@@ -226,7 +226,7 @@ TEST_F(Checkpoints, OfTheSameStepMustBeTheOneToBeginFrom) {
   }
 }
 
-TEST_F(Checkpoints, OfTheDirectoryThatAPathNamesAreGoneOnFromAsByAuto) {
+TEST_F(Checkpoints, OfANamedDirectoryAreUsedAsByAuto) {
   ASSERT_EQ(run(job({2, "ddp"}, "checkpoints", 24), "first").exit_code, 0);
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path("checkpoints/step_00000024"))) {
     if (entry.path().extension() == ".safetensors") std::filesystem::resize_file(entry.path(), 100);
@@ -240,7 +240,7 @@ TEST_F(Checkpoints, OfTheDirectoryThatAPathNamesAreGoneOnFromAsByAuto) {
   EXPECT_EQ(event("second", "resume"), "resumed from step_00000016, after 16 steps");
 }
 
-TEST_F(Checkpoints, OfItsOwnAreWhatAJobThatBeganFromAPathGoesOnFrom) {
+TEST_F(Checkpoints, OfItsOwnPrecedeAJobsStartingPath) {
   ASSERT_EQ(run(job({3, "zero1"}, "before", 8), "first").exit_code, 0);
   const auto id = fmt::format("path-{}", getpid());
   auto killed = job({3, "zero1"}, "checkpoints", 400);
@@ -258,7 +258,7 @@ TEST_F(Checkpoints, OfItsOwnAreWhatAJobThatBeganFromAPathGoesOnFrom) {
   EXPECT_EQ(tests::read_record(folder_.path("killed")).state, uninterrupted_state(400));
 }
 
-TEST_F(Checkpoints, ThatCannotBeSavedBeforeLeavingAreNoReasonToSayThatTheyWere) {
+TEST_F(Checkpoints, UnsavedBeforeLeavingAreNotReportedAsSaved) {
   const auto id = fmt::format("unsaved-{}", getpid());
   auto asked = job({2, "zero1"}, "checkpoints", 1000, 0);
   asked.launch_options = {"--rdzv-id", id};
@@ -276,7 +276,7 @@ TEST_F(Checkpoints, ThatCannotBeSavedBeforeLeavingAreNoReasonToSayThatTheyWere) 
   EXPECT_THAT(outcome.result.output, Not(HasSubstr("saved after")));
 }
 
-TEST_F(Checkpoints, ThatCannotBeSavedAtTheEndMakeARunFailThoughItsModelIsExported) {
+TEST_F(Checkpoints, UnsavableAtTheEndFailRunsDespiteTheirExport) {
   const auto id = fmt::format("end-{}", getpid());
   auto ending = job({2, "ddp"}, "checkpoints", 200, 0);
   ending.launch_options = {"--rdzv-id", id};

@@ -81,7 +81,7 @@ class DeafRanks : public testing::Test {
 class DeafWhileTheJobForms : public DeafRanks, public testing::WithParamInterface<int> {};
 
 // Rank 0 waits for its peer to join, rank 1 for rank 0's port.
-TEST_P(DeafWhileTheJobForms, ARankEndsWhenThePeerThatItWaitsForIsKilled) {
+TEST_P(DeafWhileTheJobForms, RankEndsWhenThePeerItAwaitsIsKilled) {
   const int waiting = GetParam();
   const int absent = 1 - waiting;
   const auto id = unique_id(fmt::format("forming{}", waiting));
@@ -118,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Rank, DeafWhileTheJobForms, testing::Values(0, 1),
 
 /// TROUPE_KILLS and TROUPE_KILL_SEED choose another number of kills and other moments. TROUPE_KILL_LIMIT_MS
 /// is what the slowest may take, for a machine that has nothing else to do.
-TEST_F(DeafRanks, AreNotFoundByKillsAtRandomMomentsOfAShortJob) {
+TEST_F(DeafRanks, AreNotFoundByRandomKills) {
   const auto kills = number_in_environment("TROUPE_KILLS", 24);
   const auto seed = number_in_environment("TROUPE_KILL_SEED", static_cast<std::uint64_t>(getpid()));
   const milliseconds limit(number_in_environment("TROUPE_KILL_LIMIT_MS", 60'000));

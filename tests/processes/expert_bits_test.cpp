@@ -96,7 +96,7 @@ class ExpertBits : public testing::Test {
 };
 
 // Covers adapter-7, unit-17.
-TEST_F(ExpertBits, AreThoseOfOneRankForAnySimulatedRanksThatShareExperts) {
+TEST_F(ExpertBits, AreOneRanksForAnyRanksSharingExperts) {
   EXPECT_NE(simulate({}, corpus_, 1)[0].losses, simulate({.capacity_factor = 0.9}, corpus_, 1)[0].losses)
       << "the capacity drops something";
   for (const auto capacity : {std::optional<double>{}, std::optional<double>{0.9}}) {
@@ -111,7 +111,7 @@ TEST_F(ExpertBits, AreThoseOfOneRankForAnySimulatedRanksThatShareExperts) {
 }
 
 // Covers unit-37.
-TEST_F(ExpertBits, AreThoseOfOneRankForOtherStrategiesAndMicrobatches) {
+TEST_F(ExpertBits, AreOneRanksForOtherStrategiesAndMicrobatches) {
   const auto expected = simulate({.microbatches = 2}, corpus_, 20)[0];
   expect_alike({4, 2, Strategy::ddp, {}, 2}, expected);
   expect_alike({8, 2, Strategy::zero1, {}, 2}, expected);
@@ -136,7 +136,7 @@ std::string end_of_a_step(const Setting& setting, const Corpus& corpus,
   return report.results[0] ? "" : report.results[0].error().message;
 }
 
-TEST_F(ExpertBits, AreOfJobsThatAreHeldToTheExchangesThatTheyDeclare) {
+TEST_F(ExpertBits, AreOfJobsHeldToTheirDeclaredExchanges) {
   using Operation = core::DeclaredOperation;
   const Operation surplus{
       "ep", Operation::Kind::all_gather, core::DType::i64, {4, 4}, false, Operation::Pass::forward, {{1}}};
@@ -155,7 +155,7 @@ TEST_F(ExpertBits, AreOfJobsThatAreHeldToTheExchangesThatTheyDeclare) {
 }
 
 // Covers state-14, model-12.
-TEST_F(ExpertBits, GoOnFromACheckpointWithExpertsOnAnyOtherRanks) {
+TEST_F(ExpertBits, GoOnFromACheckpointWithExpertsElsewhere) {
   const auto expected = simulate({}, corpus_, 12)[0];
   const std::vector<Setting> settings{
       {1, 1, Strategy::zero1}, {4, 4, Strategy::zero1}, {4, 2, Strategy::zero3}};

@@ -71,7 +71,7 @@ class ExportedBits : public testing::TestWithParam<Kind> {
 };
 
 // Covers ranks-19.
-TEST_P(ExportedBits, OfAModelBegunFromADirectoryAreThoseOfOneRank) {
+TEST_P(ExportedBits, OfModelsBegunFromDirectoriesAreOneRanks) {
   const auto model = make_model();
   const auto alone = train(1, "ddp", model);
   ASSERT_EQ(alone.record.losses.size(), 6U);

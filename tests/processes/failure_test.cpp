@@ -33,7 +33,7 @@ class Failures : public testing::Test {
 };
 
 // Covers beyond-8.
-TEST_F(Failures, FiftyKillsAtRandomMomentsAreReportedFirstAndTheJobStartsAgain) {
+TEST_F(Failures, FiftyRandomKillsAreReportedFirstAndRestarted) {
   GptJob plain{4, 100, {}, {}};
   auto reference = folder_.path("reference");
   ASSERT_EQ(
@@ -68,7 +68,7 @@ TEST_F(Failures, FiftyKillsAtRandomMomentsAreReportedFirstAndTheJobStartsAgain) 
   EXPECT_GE(hits, 25) << "most of the kills should find the job at work";
 }
 
-TEST_F(Failures, WithoutRestartsAKilledRankEndsTheJobWithItsName) {
+TEST_F(Failures, WithoutRestartsKilledRanksEndTheJobByName) {
   auto id = unique_id("norestart");
   GptJob job{3, 2000, {"--rdzv-id", id}, {}};
 
@@ -81,7 +81,7 @@ TEST_F(Failures, WithoutRestartsAKilledRankEndsTheJobWithItsName) {
   expect_nothing_left(id);
 }
 
-TEST_F(Failures, Usr1PrintsWhoWaitsForWhomAndTheJobGoesOn) {
+TEST_F(Failures, Usr1PrintsWhoAwaitsWhomAndTheJobContinues) {
   auto id = unique_id("usr1");
   GptJob job{2, 2000, {"--rdzv-id", id}, {}};
 

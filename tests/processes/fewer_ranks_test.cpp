@@ -48,7 +48,7 @@ TEST_F(FewerRanks, GoOnWithTheSameBitsWhicheverAreLost) {
   }
 }
 
-TEST_F(FewerRanks, GoOnInEveryStrategyAndOverEitherBackEnd) {
+TEST_F(FewerRanks, GoOnInEveryStrategyOverEitherBackEnd) {
   int lost = 0;
   for (const std::string strategy : {"ddp", "zero2", "zero3", "hsdp", "hfsdp"}) {
     SCOPED_TRACE(strategy);
@@ -85,7 +85,7 @@ TEST_F(FewerRanks, AreAsManyAsBeforeOnceProcessesCanJoin) {
   EXPECT_EQ(steps_taken_again("joined"), 0) << "nothing was saved, and all of it was in memory";
 }
 
-TEST_F(FewerRanks, AreMoreWithoutASaveWhereTheStateIsSharded) {
+TEST_F(FewerRanks, AreMoreWithoutASaveWhereStateIsShared) {
   int lost = 0;
   for (const std::string strategy : {"zero1", "zero3"}) {
     SCOPED_TRACE(strategy);

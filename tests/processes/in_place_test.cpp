@@ -132,7 +132,7 @@ TEST_F(InPlace, TheOthersStayWhicheverRankIsKilled) {
   }
 }
 
-TEST_F(InPlace, EveryStrategyOverEitherBackEndGoesOnWithTheSameBits) {
+TEST_F(InPlace, EveryStrategyOverEitherBackEndKeepsItsBits) {
   tests::run_gpt({4, 40, {}, {}}, text_, folder_.path("undisturbed"));
   int rank = 0;
   for (const std::string strategy : {"ddp", "zero2", "zero3", "hsdp", "hfsdp"}) {

@@ -90,7 +90,7 @@ TEST_F(LocalCheckpoints, OfRealProcessesComeBackFromTheClique) {
   EXPECT_EQ(tests::read_record(folder_.path("again")).state, uninterrupted_state(60));
 }
 
-TEST_F(LocalCheckpoints, OutliveAKilledRankOfAJobThatStartsAgain) {
+TEST_F(LocalCheckpoints, OutliveAKilledRankOfARestartedJob) {
   const auto id = fmt::format("local-{}", getpid());
   auto killed = job(400);
   killed.launch_options = {"--max-restarts", "1", "--rdzv-id", id};
@@ -107,7 +107,7 @@ TEST_F(LocalCheckpoints, OutliveAKilledRankOfAJobThatStartsAgain) {
   EXPECT_EQ(tests::read_record(folder_.path("killed")).state, uninterrupted_state(400));
 }
 
-TEST_F(LocalCheckpoints, OfAnotherRunAreNotWhatARestartGoesOnFrom) {
+TEST_F(LocalCheckpoints, OfAnotherRunAreNotUsedByARestart) {
   ASSERT_EQ(run(job(30), "first").exit_code, 0);
   const GptJob saving{1, 8, {}, {"--checkpoints", folder_.path("saved")}};
   ASSERT_EQ(run(saving, "saving").exit_code, 0);

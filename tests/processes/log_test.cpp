@@ -60,7 +60,7 @@ TEST(LogOfAJob, RefusesWhatItDoesNotKnowBeforeAnythingStarts) {
   EXPECT_THAT(homeless.output, HasSubstr("--log-dir"));
 }
 
-TEST(LogOfAJob, IsJsonAndInAFilePerRankWhereThatIsAskedFor) {
+TEST(LogOfAJob, IsJsonInAFilePerRankOnRequest) {
   const ScratchFolder folder;
 
   const auto result = run_with(

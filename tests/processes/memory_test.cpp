@@ -78,7 +78,7 @@ TEST_F(StateInMemory, LosesNoStepWhereEachPartIsReplicated) {
   }
 }
 
-TEST_F(StateInMemory, GoesBackTogetherWhereALostPartHasNoReplica) {
+TEST_F(StateInMemory, IsRolledBackWithoutReplicasOfALostPart) {
   int number = 0;
   for (const std::string strategy : {"zero1", "zero2", "zero3", "hfsdp"}) {
     const auto mend = static_cast<Mend>(number++ % 3);

@@ -28,7 +28,7 @@ class NodesInPlace : public tests::LostRanks {
   }
 };
 
-TEST_F(NodesInPlace, TheProcessesOfAllNodesStayWhicheverRankIsKilled) {
+TEST_F(NodesInPlace, ProcessesOfAllNodesStayWhicheverRankIsKilled) {
   for (int lost = 0; lost < 4; ++lost) {
     const auto name = fmt::format("rank{}", lost);
     SCOPED_TRACE(name);
@@ -58,7 +58,7 @@ TEST_F(NodesInPlace, StrategiesGoOnWithTheSameBits) {
   }
 }
 
-TEST_F(NodesInPlace, SparesOfAnyNodeTakeTheRanksThatAreLost) {
+TEST_F(NodesInPlace, SparesOfAnyNodeTakeLostRanks) {
   // Slots 0, 1 and the spare 2 on one node, 3, 4 and 5 on the other.
   const auto run = lose(job_with({"--spares", "1"}, 300), "spares", {{60, {0}}, {150, {1}}});
 
@@ -68,7 +68,7 @@ TEST_F(NodesInPlace, SparesOfAnyNodeTakeTheRanksThatAreLost) {
   expect_bits("spares", 300);
 }
 
-TEST_F(NodesInPlace, RankZeroMayMoveToAnotherNodeAndBeLostThere) {
+TEST_F(NodesInPlace, RankZeroMayMoveNodesAndBeLostThere) {
   const auto run = lose(job_with({"--nproc-per-node", "1:2"}, 300), "fewer", {{60, {0}}, {100, {1}}});
 
   EXPECT_THAT(run.result.output,
@@ -84,7 +84,7 @@ TEST_F(NodesInPlace, ARankThatIsStoppedIsKilledAndReplaced) {
   expect_bits("stopped");
 }
 
-TEST_F(NodesInPlace, ANodeThatIsLostIsDoneWithoutAndTakenInWhenItIsBack) {
+TEST_F(NodesInPlace, LostNodeIsDoneWithoutAndTakenBack) {
   const auto job = job_with({"--nnodes", "1:2"}, 300);
   const auto run = lose(job, "node", {{.steps = 60, .slots = {2, 3}, .launcher_of = 1}});
 
@@ -93,7 +93,7 @@ TEST_F(NodesInPlace, ANodeThatIsLostIsDoneWithoutAndTakenInWhenItIsBack) {
   expect_bits("node", 300);
 }
 
-TEST_F(NodesInPlace, ASpareOfAnotherNodeTakesARankOfALostOne) {
+TEST_F(NodesInPlace, SpareOfAnotherNodeTakesALostNodesRank) {
   const auto job = job_with({"--spares", "2"}, 300);
   const auto run = lose(job, "taken", {{.steps = 60, .slots = {4, 5, 6, 7}, .launcher_of = 1}});
 
@@ -102,7 +102,7 @@ TEST_F(NodesInPlace, ASpareOfAnotherNodeTakesARankOfALostOne) {
   expect_bits("taken", 300);
 }
 
-TEST_F(NodesInPlace, ALauncherOfNodeZeroGoesOnByTheJournalWithTheProcessesOfOthers) {
+TEST_F(NodesInPlace, NodeZerosSuccessorContinuesByJournalWithOthersProcesses) {
   const auto journal = folder_.path("journal");
   const auto job = job_with({"--journal", journal, "--max-restarts", "2"});
   const auto run = lose(job, "journal-run", {{.steps = 30, .slots = {0, 1}, .launcher_of = 0}});

@@ -112,7 +112,7 @@ TEST_F(PipelineProcesses, GoOnFromEachOthersCheckpoints) {
   }
 }
 
-TEST_F(PipelineProcesses, OfSharedLayersHaveTheBitsOfFixedSlicesAndGoOnFromTheirCheckpoints) {
+TEST_F(PipelineProcesses, OfSharedLayersHaveFixedSlicesBitsAcrossCheckpoints) {
   const Flags mesh{"--tensor-parallel", "2", "--pipeline-parallel", "2"};
   const auto with = [](Flags flags, const Flags& more) {
     flags.insert(flags.end(), more.begin(), more.end());

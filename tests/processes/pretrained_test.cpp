@@ -53,7 +53,7 @@ class Pretrained : public testing::Test {
   std::string text_ = tests::write_sample_text(folder_);
 };
 
-TEST_F(Pretrained, ModelsTrainOnToTheSameBitsOverAnyNumberOfRanks) {
+TEST_F(Pretrained, ModelsTrainToTheSameBitsOverAnyRanks) {
   const auto made = alone("model", {"--preset", "tiny", "--untied"});
   ASSERT_EQ(made.exit_code, 0) << made.output;
   std::string states[2];
@@ -80,7 +80,7 @@ TEST_F(Pretrained, ModelsSayThemselvesWhatTheyAre) {
   EXPECT_THAT(refused.output, testing::HasSubstr("says what the model is; leave out --preset, --layers"));
 }
 
-TEST_F(Pretrained, ModelsAreNotTrainedForADirectoryThatIsThere) {
+TEST_F(Pretrained, ModelsAreNotTrainedForAnExistingDirectory) {
   std::filesystem::create_directory(folder_.path("there"));
 
   const tests::GptJob job{2, 4, {}, {"--export", folder_.path("there")}};
@@ -105,7 +105,7 @@ TEST_F(Pretrained, ModelsAreEvaluatedAsTheyAreExported) {
   EXPECT_THAT(once.output, testing::HasSubstr(" over 1999 tokens"));
 }
 
-TEST_F(Pretrained, ModelsAreNotTrainedForAPromptThatIsNoText) {
+TEST_F(Pretrained, ModelsAreNotTrainedForANonTextPrompt) {
   ASSERT_EQ(alone("model", {"--preset", "tiny"}).exit_code, 0);
   std::ofstream(folder_.path("model") + "/tokenizer.json") << tokenizer_of_bytes();
   const std::vector<std::string> asking = {"--model", folder_.path("model"), "--prompt", "caf\xe9"};
@@ -129,7 +129,7 @@ TEST_F(Pretrained, ModelsAreNotTrainedForAPromptThatIsNoText) {
   EXPECT_EQ(without_sample.exit_code, 0) << without_sample.output;
 }
 
-TEST_F(Pretrained, ModelsAreNotTrainedForAnExportThatCannotBeWritten) {
+TEST_F(Pretrained, ModelsAreNotTrainedForAnUnwritableExport) {
   std::ofstream(folder_.path("file")) << "no directory";
   const auto place = folder_.path("file") + "/model";
 
@@ -169,7 +169,7 @@ TEST_F(Pretrained, ModelsLearnTokenIdsWhateverTheirTokenizerIs) {
   EXPECT_NE(wrong.exit_code * text.exit_code, 0);
 }
 
-TEST_F(Pretrained, ModelsShowTheTokensOfATextAsTheyAreTaken) {
+TEST_F(Pretrained, ModelsShowATextsTokensAsTheyAreTaken) {
   ASSERT_EQ(alone("model", {"--preset", "tiny"}).exit_code, 0);
   std::ofstream(folder_.path("chats.jsonl")) << R"({"prompt": "a", "completion": "bc"})";
 

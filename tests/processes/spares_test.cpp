@@ -24,7 +24,7 @@ class SpareProcesses : public tests::LostRanks {
   }
 };
 
-TEST_F(SpareProcesses, TakeWhicheverRankIsLostAndTheOthersKeepTheirProcesses) {
+TEST_F(SpareProcesses, TakeAnyLostRankWhileOthersKeepTheirProcesses) {
   for (int lost = 0; lost < 4; ++lost) {
     const auto name = fmt::format("spare{}", lost);
     SCOPED_TRACE(name);
@@ -37,7 +37,7 @@ TEST_F(SpareProcesses, TakeWhicheverRankIsLostAndTheOthersKeepTheirProcesses) {
   }
 }
 
-TEST_F(SpareProcesses, GoOnWithTheSameBitsInEveryStrategyAndOverEitherBackEnd) {
+TEST_F(SpareProcesses, KeepTheBitsInEveryStrategyAndBackEnd) {
   int lost = 0;
   for (const std::string strategy : {"ddp", "zero2", "zero3", "hsdp", "hfsdp"}) {
     SCOPED_TRACE(strategy);

@@ -162,7 +162,7 @@ std::vector<Stop> random_stops(std::uint64_t count, std::uint64_t seed) {
 /// TROUPE_STOPS and TROUPE_STOP_SEED choose another number of stops and other moments. Jobs of which a rank
 /// is stopped mostly wait: some are run at once. In set-up they wait for a minute, which is only done when
 /// many are asked for.
-TEST_F(Stops, NameTheRankThatWasStoppedOrKilledAndNobodyElse) {
+TEST_F(Stops, NameOnlyTheRankThatWasStoppedOrKilled) {
   constexpr std::uint64_t kInTheSuite = 12;
   const auto count = number_in_environment("TROUPE_STOPS", kInTheSuite);
   const auto seed = number_in_environment("TROUPE_STOP_SEED", static_cast<std::uint64_t>(getpid()));

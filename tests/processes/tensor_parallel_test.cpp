@@ -110,7 +110,7 @@ class TensorParallel : public testing::Test {
 };
 
 // Covers finish-2, adapter-7.
-TEST_F(TensorParallel, HasTheBitsOfFixedSlicesAndTheLossesOfWholeLayersOnAnyMesh) {
+TEST_F(TensorParallel, HasFixedSlicesBitsAndWholeLayersLosses) {
   const Trained whole = simulate({})[0];
   ASSERT_LT(whole.losses.back(), whole.losses.front());
   for (const int size : {2, 4}) {
@@ -149,7 +149,7 @@ TEST_F(TensorParallel, AccumulatesMicrobatchesWithTheBitsOfFixedSlices) {
 
 /// Each rank has a part of each of its experts, and all of the router.
 // Covers adapter-7.
-TEST_F(TensorParallel, OfExpertsHasTheBitsOfFixedSlicesAndTheLossesOfWholeLayersOnAnyMesh) {
+TEST_F(TensorParallel, WithExpertsHasSlicesBitsAndWholeLayersLosses) {
   const Trained whole = simulate({.experts = 4})[0];
   ASSERT_LT(whole.losses.back(), whole.losses.front());
   for (const bool sequence : {false, true}) {
@@ -211,7 +211,7 @@ TEST_F(TensorParallel, GoesOnFromItsCheckpointsOnAnyOtherMesh) {
   }
 }
 
-TEST_F(TensorParallel, OfTheContextHasTheLossesOfWholeSequencesOnAnyMesh) {
+TEST_F(TensorParallel, OfTheContextHasWholeSequencesLosses) {
   const Trained whole = simulate({})[0];
   for (const int context : {2, 4}) {
     std::optional<Trained> first;
@@ -233,7 +233,7 @@ TEST_F(TensorParallel, OfTheContextHasTheLossesOfWholeSequencesOnAnyMesh) {
 
 /// Attention of a rank's heads over its pieces of the sequences. Bits are those of ranks that share sequences
 /// and compute whole layers in slices, on any data-parallel ranks and strategy.
-TEST_F(TensorParallel, BesideThatOfTheContextHasTheBitsOfFixedSlicesAndTheLossesOfOneRank) {
+TEST_F(TensorParallel, BesideContextHasSlicesBitsAndOneRanksLosses) {
   const Trained whole = simulate({})[0];
   for (const bool sequence : {false, true}) {
     const Trained slices = simulate({.slices = 2, .context = 2})[0];
@@ -270,7 +270,7 @@ TEST_F(TensorParallel, OfTheContextAccumulatesAndIsFast) {
 }
 
 // Covers model-16.
-TEST_F(TensorParallel, OfTheContextGoesOnFromItsCheckpointsOnAnyOtherMesh) {
+TEST_F(TensorParallel, OfTheContextGoesOnFromOtherMeshesCheckpoints) {
   const Mesh pair{.context = 2};
   const Trained uninterrupted = simulate(pair, 8)[0];
   const Mesh next[] = {{},
@@ -329,7 +329,7 @@ TEST_F(TensorParallel, NoRankWaitsForOneThatDied) {
   EXPECT_GT(failed, 60) << "most deaths hit a job that runs";
 }
 
-TEST_F(TensorParallel, RanksThatTakeAParameterForDifferentThingsNameIt) {
+TEST_F(TensorParallel, RanksThatTakeAParameterDifferentlyNameIt) {
   std::vector<std::string> errors(2);
   actors::SimulationOptions simulation;
   simulation.ranks = {2};
@@ -345,7 +345,7 @@ TEST_F(TensorParallel, RanksThatTakeAParameterForDifferentThingsNameIt) {
     EXPECT_NE(error.find("model.layers.0.mlp.gate_proj.weight"), std::string::npos) << error;
 }
 
-TEST_F(TensorParallel, OfRealProcessesHasTheBitsOfFixedSlicesOnOne) {
+TEST_F(TensorParallel, OfRealProcessesHasOneRanksFixedSlicesBits) {
   const auto whole = run_processes(1, {}, "whole");
   ASSERT_EQ(whole.losses.size(), 20u);
 
@@ -376,7 +376,7 @@ TEST_F(TensorParallel, OfRealProcessesHasTheBitsOfFixedSlicesOnOne) {
   EXPECT_EQ(mesh.state, slices.state);
 }
 
-TEST_F(TensorParallel, OfTheContextOfRealProcessesHasTheBitsOfAnyOtherRanks) {
+TEST_F(TensorParallel, OfRealContextProcessesHasAnyOtherRanksBits) {
   const auto whole = run_processes(1, {}, "whole");
   const auto pair = run_processes(2, {"--context-parallel", "2"}, "pair");
   const auto sharded =

@@ -94,7 +94,7 @@ void expect_valid(const std::vector<RankTrace>& ranks) {
   }
 }
 
-TEST(Perfetto, MakesAProcessOfARankAndAThreadOfATrack) {
+TEST(Perfetto, MakesRanksProcessesAndTracksThreads) {
   const std::vector<RankTrace> ranks = {{.rank = {0}, .events = {span("trainer", "forward", 1000, 2500)}},
                                         {.rank = {1}, .events = {span("trainer", "forward", 1500, 1501)}}};
 
@@ -113,7 +113,7 @@ TEST(Perfetto, MakesAProcessOfARankAndAThreadOfATrack) {
   expect_valid(ranks);
 }
 
-TEST(Perfetto, DrawsAFlowThroughItsSpansInOrderOfTime) {
+TEST(Perfetto, DrawsAFlowThroughItsSpansByTime) {
   const std::vector<RankTrace> ranks = {
       {.rank = {0},
        .events = {span("communication", "reduce", 30, 60, 7), span("bucket", "count", 20, 25, 7),
@@ -223,7 +223,7 @@ TEST(Perfetto, MergesThePartsThatAreInItsFolder) {
   EXPECT_EQ(testing::read_text(folder / "trace.json"), perfetto_json({here}));
 }
 
-TEST(Perfetto, LeavesOutAndRemovesThePartsOfAnEarlierLargerJob) {
+TEST(Perfetto, OmitsAndRemovesPartsOfAnEarlierLargerJob) {
   testing::TemporaryFolder folder;
   for (int rank = 0; rank < 3; ++rank) {
     const RankTrace part{.rank = {rank}, .events = {span("a", "earlier", 5, 9)}};

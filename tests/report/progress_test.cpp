@@ -46,7 +46,7 @@ TEST(Progress, SaysStepLossSpeedExposedCommunicationAndTimeLeft) {
   EXPECT_EQ(screen.text(), "step   1/100  loss 5.0000  20k tokens/s  exposed 10.0 %  left 3:18\n");
 }
 
-TEST(Progress, WritesAPlainLineEveryIntervalAndTheLastStepAtTheEnd) {
+TEST(Progress, WritesALineEveryIntervalAndTheLastStep) {
   Screen screen;
   Progress progress(screen.stream(), {.total_steps = 12, .interval = 5s}, 0s);
 
@@ -58,7 +58,7 @@ TEST(Progress, WritesAPlainLineEveryIntervalAndTheLastStepAtTheEnd) {
   EXPECT_THAT(screen.text(), ::testing::Not(::testing::HasSubstr("\x1b")));
 }
 
-TEST(Progress, RewritesOneLineOfATerminalAndNeverWrapsIt) {
+TEST(Progress, RewritesOneTerminalLineWithoutWrapping) {
   Screen screen;
   Progress progress(screen.stream(), {.total_steps = 2, .terminal = true, .columns = 30}, 0s);
 

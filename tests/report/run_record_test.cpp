@@ -44,7 +44,7 @@ TEST(RunRecord, KeepsTheLastStepOfAPipeline) {
   EXPECT_EQ(found.stages[0][1].end_ms, 4);
 }
 
-TEST(RunRecord, KeepsWhatWasSentInTheLastStepThatSaysSo) {
+TEST(RunRecord, KeepsWhatWasLastReportedAsSent) {
   TemporaryFolder folder;
   {
     auto writer = RunWriter::open(folder / "run.jsonl", description());
@@ -113,7 +113,7 @@ TEST(RunRecord, GivesBackWhatWasWritten) {
   EXPECT_EQ(record->expert_loads[0].layers[0].dropped, (std::vector<std::int64_t>{0, 2}));
 }
 
-TEST(RunRecord, IsOneObjectALineWithTheNamesThatPeopleAreTold) {
+TEST(RunRecord, IsOneObjectPerLineWithItsDocumentedNames) {
   TemporaryFolder folder;
   auto writer = RunWriter::open(folder / "run.jsonl", description());
   ASSERT_TRUE(writer);
@@ -154,7 +154,7 @@ TEST(RunRecord, PassesOverTheHalfLineThatACrashLeaves) {
   EXPECT_EQ(record->steps.size(), 1u);
 }
 
-TEST(RunRecord, GoesOnAfterACrashAndLetsRepeatedStepsReplaceTheOldOnes) {
+TEST(RunRecord, GoesOnAfterACrashReplacingRepeatedSteps) {
   TemporaryFolder folder;
   {
     auto writer = RunWriter::open(folder / "run.jsonl", description());
@@ -177,7 +177,7 @@ TEST(RunRecord, GoesOnAfterACrashAndLetsRepeatedStepsReplaceTheOldOnes) {
   EXPECT_EQ(record->steps[2].loss, 77);
 }
 
-TEST(RunRecord, RefusesALineThatIsNoStepAndNamesIt) {
+TEST(RunRecord, RefusesALineThatIsNoStepByName) {
   TemporaryFolder folder;
   std::ofstream(folder / "run.jsonl") << "{\"type\":\"step\",\"step\":1}\n{\"type\":\"end\"}\n";
 
@@ -201,7 +201,7 @@ TEST(RunRecord, KnowsHowLongItsRunHasGoneOn) {
   EXPECT_EQ(seconds_since_start(record, 1250.5), 250.5);
 }
 
-TEST(RunRecord, ItsClockDoesNotGoBackWithThatOfTheWall) {
+TEST(RunRecord, ClockDoesNotGoBackWithTheWalls) {
   RunRecord record{
       .description = description(), .steps = {step_at(0), step_at(1)}, .events = {}, .samples = {}};
   record.description.started_unix_seconds = 1000;

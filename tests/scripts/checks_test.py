@@ -201,6 +201,14 @@ class Style(unittest.TestCase):
             self.assertEqual(style.source_violations(seam, use + "\n"), [], use)
             self.assertEqual(style.source_violations("core/a.cpp", "// " + use + "\n"), [], use)
 
+    def test_names_of_tests_have_nine_words_at_most(self):
+        nine = "AHasTheBitsOfOneRankOnBf16"
+        for macro in ("TEST", "TEST_P", "TYPED_TEST", "RC_GTEST_PROP"):
+            test = f"{macro}(Suite, %s) {{\n}}\n"
+            self.assertEqual(style.source_violations("tests/core/a_test.cpp", test % nine), [])
+            self.assertEqual(style.source_violations("tests/core/a_test.cpp", test % f"DISABLED_{nine}"), [])
+            self.assertEqual(len(style.source_violations("tests/core/a_test.cpp", test % f"{nine}Too")), 1)
+
     def test_tests_do_not_sleep(self):
         self.assertEqual(len(style.source_violations("tests/core/a_test.cpp", "std::this_thread::sleep_for(1s);\n")), 1)
         self.assertEqual(style.source_violations("tests/core/a_test.cpp", "std::thread t(f);\n"), [])

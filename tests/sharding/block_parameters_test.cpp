@@ -50,7 +50,7 @@ TEST_P(BlockParameters, AreTheirMainValuesRoundedOnceWhateverIsSharded) {
 }
 
 // Covers unit-15.
-TEST_P(BlockParameters, GoOnFromACheckpointOfAnotherStrategyWithTheirMainValues) {
+TEST_P(BlockParameters, GoOnFromAnotherStrategysMainValues) {
   const ShardingMesh other{core::Strategy::hfsdp, 2, 2};
   for (const auto& [from, to] : {std::pair(GetParam(), other), {other, GetParam()}}) {
     SimulatedStorage disk({});

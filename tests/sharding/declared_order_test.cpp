@@ -87,7 +87,7 @@ std::vector<std::string> collectives_in(const std::vector<core::TraceEvent>& tra
 class DeclaredOrderOn : public testing::TestWithParam<ShardingMesh> {};
 
 // Covers unit-11.
-TEST_P(DeclaredOrderOn, AnyMeshAndStrategyHasTheBitsOfOneRankInTheUsualOrder) {
+TEST_P(DeclaredOrderOn, AnyMeshAndStrategyHasTheUsualBits) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     auto options = job_on(GetParam(), drawn(kLayers, seed));
     options.session.training.gathered_units = 1 + static_cast<int>(seed % 3);
@@ -105,7 +105,7 @@ TEST_P(DeclaredOrderOn, AnyMeshAndStrategyHasTheBitsOfOneRankInTheUsualOrder) {
 }
 
 // Covers unit-11.
-TEST_P(DeclaredOrderOn, ThatIsLearnedIsFollowedAsIfItHadBeenDeclared) {
+TEST_P(DeclaredOrderOn, LearnedIsFollowedAsIfDeclared) {
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
     const auto order = drawn(kLayers, seed);
     auto declaring = job_on(GetParam(), order);
@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, DeclaredOrderOn, testing::ValuesIn(tests::shard
                          [](const auto& each) { return each.param.name(); });
 
 /// Drawn meshes and orders, in which now and then a rank dies.
-TEST(DeclaredOrderSwarm, ViolatesNothingAndEndsInTheBitsOfOneRankWhereNobodyDies) {
+TEST(DeclaredOrderSwarm, ViolatesNothingAndKeepsOneRanksBitsWithoutDeaths) {
   const auto meshes = tests::sharding_meshes();
   int deaths = 0;
   for (std::uint64_t seed = 0; seed < 400; ++seed) {
@@ -241,7 +241,7 @@ TEST(DeclaredOrderOfAStep, GathersTheFirstUnitsOfBackwardUnderTheLoss) {
   }
 }
 
-TEST(DeclaredOrderOfOneRank, ThatIsAnotherIsRefusedByNameWhenItJoins) {
+TEST(DeclaredOrderOfOneRank, ThatDiffersIsRefusedByNameAtTheJoin) {
   SimulationOptions simulation;
   simulation.ranks = {2};
   const auto outcome = simulate_job<bool>(simulation, [](SimulatedRank& rank) -> core::Result<bool> {
@@ -281,7 +281,7 @@ TEST(DeclaredOrderOfAPlan, MovesNoParameter) {
   EXPECT_EQ(one.configuration, two.configuration);
 }
 
-TEST(DeclaredOrderOfAPlan, IsRefusedByNameWhereItIsWrongUnderEveryStrategy) {
+TEST(DeclaredOrderOfAPlan, IsRefusedByNameUnderEveryStrategyIfWrong) {
   const auto message = [](Strategy strategy, const DeclaredOrder& order,
                           std::vector<core::UnitPass> passes = {}) -> std::string {
     TinyTrainerOptions options;

@@ -87,7 +87,7 @@ std::int64_t total(std::span<const std::int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
 
-TEST_F(ExpertLoad, CountsEveryChoiceOfEveryTokenOnAnyNumberOfRanks) {
+TEST_F(ExpertLoad, CountsEveryTokensChoicesOnAnyRanks) {
   actors::SimulatedStorage disk({});
   const auto alone = told(1, core::Strategy::ddp, &disk);
   const auto of_trainer = options(core::Strategy::ddp);
@@ -156,7 +156,7 @@ void save_as_before(const apps::gpt::TrainerOptions& options, const core::Value&
   ASSERT_TRUE(report.results[0]) << report.results[0].error().message;
 }
 
-TEST_F(ExpertLoad, IsReadFromACheckpointThatHasItAmongItsCommonValues) {
+TEST_F(ExpertLoad, IsReadFromACheckpointsCommonValues) {
   bias_rate_ = 0.01;
   const auto of_trainer = options(core::Strategy::zero1);
   ExpertTally load(of_trainer.model.layers, kExperts);

@@ -74,7 +74,7 @@ core::Result<DeclaredOrder> learn(Session& session, const std::vector<std::uint3
   return session.end_learning();
 }
 
-TEST(LearnedOrder, IsThatOfTheTrainerWithWhatItDoesNotUseBehind) {
+TEST(LearnedOrder, IsTheTrainersWithUnusedUnitsBehind) {
   expect_all_well(on_two_ranks(options_of(Strategy::zero3), [](Session& session) -> Called {
     EXPECT_EQ(TRY(learn(session, {2, 0}, {0, 2})), (DeclaredOrder{{{2}, {0}, {1}}, {{0}, {2}, {1}}}));
     EXPECT_EQ(TRY(learn(session, {1, 2, 0}, {0, 2, 1})), (DeclaredOrder{{{1}, {2}, {0}}, {{0}, {2}, {1}}}))
@@ -87,7 +87,7 @@ TEST(LearnedOrder, IsThatOfTheTrainerWithWhatItDoesNotUseBehind) {
   }));
 }
 
-TEST(LearnedOrder, ThatIsTheUsualOneTakesThePlaceOfADeclaredOne) {
+TEST(LearnedOrder, ThatIsUsualReplacesADeclaredOne) {
   auto options = options_of(Strategy::zero3);
   options.order.forward = {{2}, {0}, {1}};
   expect_all_well(on_two_ranks(options, [](Session& session) -> Called {
@@ -149,7 +149,7 @@ TEST(LearnedOrder, HasEachUnitOnceEachWay) {
 }
 
 // Covers unit-12.
-TEST(LearnedOrder, ThatDiffersAmongRanksEndsTheJobAndNamesTheUnit) {
+TEST(LearnedOrder, DifferingAmongRanksEndsTheJobNamingTheUnit) {
   const auto ends = [](const std::vector<std::uint32_t>& forward,
                        const std::vector<std::uint32_t>& backward) {
     const auto results = on_two_ranks(options_of(Strategy::zero3), [&](Session& session) -> Called {

@@ -67,7 +67,7 @@ TEST_P(LossScale, ThatIsAPowerOfTwoChangesNoBits) {
 }
 
 // Covers shard-10.
-TEST_P(LossScale, BacksOffAndGrowsOnAllRanksWhichSkipStepsThatOverflowOnOne) {
+TEST_P(LossScale, BacksOffAndGrowsAlikeThoughOneRankOverflows) {
   const auto script = overflowing(GetParam());
 
   const auto outcome = tests::run(GetParam(), script);
@@ -92,7 +92,7 @@ TEST_P(LossScale, BacksOffAndGrowsOnAllRanksWhichSkipStepsThatOverflowOnOne) {
 
 /// One step before it would grow, and after one of two overflows.
 // Covers shard-10.
-TEST_P(LossScale, GoesOnFromACheckpointInTheMiddleOfAnInterval) {
+TEST_P(LossScale, GoesOnFromACheckpointMidInterval) {
   const ShardingMesh other{core::Strategy::zero3, 1, 3};
   for (const std::int64_t saved : {5, 7}) {
     SimulatedStorage disk({});
@@ -123,7 +123,7 @@ TEST(LossScaleOfAJob, IsOneWhereNothingIsScaled) {
 }
 
 /// What another rank refuses is no overflow.
-TEST(LossScaleOfAJob, IsNotChangedByAStepThatIsRefusedForAnotherReason) {
+TEST(LossScaleOfAJob, IgnoresStepsRefusedForOtherReasons) {
   auto script = tests::unit_script({core::Strategy::zero3, 1, 2});
   script.steps = 5;
   script.session.training.loss_scaling = kDynamic;

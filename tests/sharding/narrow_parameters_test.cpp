@@ -32,7 +32,7 @@ TEST_P(NarrowParameters, AreTheirMainValuesRoundedOnceWhateverIsSharded) {
 }
 
 // Covers unit-15, state-13.
-TEST_P(NarrowParameters, GoOnFromACheckpointOfAnotherStrategyWithTheirMainValues) {
+TEST_P(NarrowParameters, GoOnFromAnotherStrategysMainValues) {
   const ShardingMesh other{core::Strategy::hfsdp, 2, 2};
   for (const auto& [from, to] : {std::pair(GetParam(), other), {other, GetParam()}}) {
     SimulatedStorage disk({});

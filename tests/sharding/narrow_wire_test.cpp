@@ -27,7 +27,7 @@ class NarrowWire : public testing::TestWithParam<ShardingMesh> {
 };
 
 // Covers shard-9.
-TEST_P(NarrowWire, BringsTheSumOfLanesThatWereRoundedOnceOnAnyMesh) {
+TEST_P(NarrowWire, BringsTheSumOfOnceRoundedLanes) {
   auto wide = script();
   wide.session.training.wire_dtype = core::DType::f32;
   ASSERT_NE(expected_values(script()), expected_values(wide));
@@ -42,7 +42,7 @@ TEST_P(NarrowWire, BringsTheSumOfLanesThatWereRoundedOnceOnAnyMesh) {
   }
 }
 
-TEST_P(NarrowWire, RoundsALaneOnceAllItsMicrobatchesAreInIt) {
+TEST_P(NarrowWire, RoundsALaneAfterAllItsMicrobatches) {
   if (GetParam().strategy != core::Strategy::ddp && GetParam().strategy != core::Strategy::zero1)
     GTEST_SKIP();
   auto job = script();

@@ -135,7 +135,7 @@ struct Expected {
 class OverlapCounted : public testing::TestWithParam<Expected> {};
 
 // Covers unit-21, unit-22, unit-29, unit-44.
-TEST_P(OverlapCounted, InTheTraceIsAsMeasuredElsewhereAndAsTheProgramSays) {
+TEST_P(OverlapCounted, InTheTraceMatchesMeasurementAndProgram) {
   const auto& [name, job, expected] = GetParam();
 
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
@@ -276,7 +276,7 @@ TEST(OverlapCounted, OneGatheredUnitOrNoOverlapHidesNothing) {
 
 /// Kernels of two communicators of a full device would wait for each other's other ranks.
 // Covers unit-45.
-TEST(OverlapCounted, AllCollectivesAreOnOneStreamThatIsNotTheTrainers) {
+TEST(OverlapCounted, AllCollectivesShareAStreamBesideTheTrainers) {
   const CountedJob job{.mesh = {Strategy::zero3, 1, 2}};
 
   const auto ranks = run(job);

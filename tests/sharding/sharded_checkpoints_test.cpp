@@ -90,7 +90,7 @@ TEST(ShardedSteps, WaitForUpdatesThatASaveHoldsUp) {
 class ShardedCheckpoint : public testing::TestWithParam<ShardingMesh> {};
 
 // Covers shard-2, unit-15, state-3, state-5, state-7, state-12, ranks-14, ranks-15.
-TEST_P(ShardedCheckpoint, GoesOnWithTheSameBitsOnEveryMeshAndStrategy) {
+TEST_P(ShardedCheckpoint, GoesOnBitwiseOnEveryMeshAndStrategy) {
   SimulatedStorage disk({});
   auto saving = job_on(GetParam());
   saving.steps = kSavedAt;

@@ -59,7 +59,7 @@ TEST_P(ShardedMemory, IsWhatTheProgramSaysWithinAHundredth) {
   expect_planned(large_layers(GetParam()));
 }
 
-TEST_P(ShardedMemory, IsWhatTheProgramSaysWhenGradientsTravelAsBf16) {
+TEST_P(ShardedMemory, MatchesTheProgramWhenGradientsTravelAsBf16) {
   for (const auto numerics : {core::Numerics::ordered, core::Numerics::fast}) {
     for (const std::int64_t staging : {0, 5000}) {
       auto options = large_layers(GetParam());
@@ -71,7 +71,7 @@ TEST_P(ShardedMemory, IsWhatTheProgramSaysWhenGradientsTravelAsBf16) {
   }
 }
 
-TEST_P(ShardedMemory, IsWhatTheProgramSaysWhenParametersAreGatheredInBlocks) {
+TEST_P(ShardedMemory, MatchesTheProgramWhenParametersAreGatheredInBlocks) {
   auto options = large_layers(GetParam());
   options.gather_dtype = core::DType::f8_e4m3;
   expect_planned(options);
@@ -80,7 +80,7 @@ TEST_P(ShardedMemory, IsWhatTheProgramSaysWhenParametersAreGatheredInBlocks) {
 /// At rest a rank of zero3 has its part of everything: 16 bytes per element of f32 with AdamW, gradients
 /// included. Nobody's sum of parts is less than the whole.
 // Covers unit-38.
-TEST(ShardedMemory, AtRestIsOneRanksPartOfParametersGradientsAndOptimizer) {
+TEST(ShardedMemory, AtRestIsOneRanksPartOfEverything) {
   for (const int ranks : {2, 4, 8}) {
     const ShardingMesh mesh{core::Strategy::zero3, 1, ranks};
     auto options = large_layers(mesh);

@@ -123,11 +123,11 @@ TEST_P(ShardingBits, AreThoseOfOneRankWithAndWithoutOverlap) {
   for (const bool overlap : {true, false}) expect_those_of_one_rank({}, {.overlap = overlap});
 }
 
-TEST_P(ShardingBits, AreThoseOfOneRankWhenBothEndsHaveTheirOwnEmbedding) {
+TEST_P(ShardingBits, AreOneRanksWhenBothEndsHaveOwnEmbeddings) {
   expect_those_of_one_rank({.tied = false}, {});
 }
 
-TEST_P(ShardingBits, AreThoseOfOneRankWithOneGatheredUnitAndSmallExchanges) {
+TEST_P(ShardingBits, AreOneRanksWithFewUnitsAndSmallExchanges) {
   expect_those_of_one_rank({}, {.gathered_units = 1, .staging_elements = 777});
   // Each element is an exchange of its own then.
   expect_those_of_one_rank({.steps = 4}, {.gathered_units = 3, .staging_elements = 1});
@@ -135,19 +135,19 @@ TEST_P(ShardingBits, AreThoseOfOneRankWithOneGatheredUnitAndSmallExchanges) {
 
 /// The bits of one rank that keeps all activations; backward reads parameters that were gathered once more.
 // Covers unit-19.
-TEST_P(ShardingBits, AreThoseOfOneRankWhenActivationsAreComputedAgainInBackward) {
+TEST_P(ShardingBits, AreOneRanksWhenActivationsAreRecomputed) {
   for (const int gathered_units : {1, 2}) {
     expect_those_of_one_rank({.layers = 3},
                              {.gathered_units = gathered_units, .keep = apps::gpt::Keep::inputs});
   }
 }
 
-TEST_P(ShardingBits, AreThoseOfOneRankWhenLossesAreScaledByPowersOfTwo) {
+TEST_P(ShardingBits, AreOneRanksUnderPowerOfTwoLossScales) {
   expect_those_of_one_rank({}, {.loss_scaling = {.kind = core::LossScale::dynamic, .interval = 7}});
 }
 
 /// Which are not those of gradients that are never rounded.
-TEST_P(ShardingBits, AreThoseOfOneRankWhenGradientsTravelAsBf16) {
+TEST_P(ShardingBits, AreOneRanksWhenGradientsTravelAsBf16) {
   const Job job{.wire = core::DType::bf16};
   ASSERT_NE(reference(job, corpus_).state, reference({}, corpus_).state);
   for (const bool overlap : {true, false}) expect_those_of_one_rank(job, {.overlap = overlap});
@@ -174,7 +174,7 @@ TEST_P(ShardingBits, AreThoseOfOneRankWhenTargetsAreUneven) {
 }
 
 /// Sums of f32 in any order: about 1e-7 relative per step of a tiny model.
-TEST_P(ShardingBits, OfFastNumericsAreCloseToThoseOfOneRank) {
+TEST_P(ShardingBits, OfFastNumericsAreCloseToOneRanks) {
   const Job job{.numerics = core::Numerics::fast};
   const auto& expected = reference(job, corpus_);
   for (const auto& record : simulate(job, GetParam(), {}, corpus_)) {
@@ -234,7 +234,7 @@ TEST_P(ShardingProcesses, HaveTheBitsOfTheSimulator) {
   EXPECT_EQ(record.state, expected.state);
 }
 
-TEST_P(ShardingProcesses, HaveTheBitsOfTheSimulatorWhenGradientsTravelAsBf16) {
+TEST_P(ShardingProcesses, HaveTheSimulatorsBitsWhenGradientsTravelAsBf16) {
   const auto& expected = reference({.wire = core::DType::bf16}, corpus_);
   auto narrow = job();
   narrow.trainer_options.insert(narrow.trainer_options.end(), {"--wire-dtype", "bf16"});
@@ -245,7 +245,7 @@ TEST_P(ShardingProcesses, HaveTheBitsOfTheSimulatorWhenGradientsTravelAsBf16) {
   EXPECT_EQ(record.state, expected.state);
 }
 
-TEST_P(ShardingProcesses, HaveTheBitsOfTheSimulatorWhenTargetsAreUneven) {
+TEST_P(ShardingProcesses, HaveTheSimulatorsBitsWhenTargetsAreUneven) {
   const auto& expected = reference({.chats = true}, chats_);
 
   const auto record = tests::run_gpt(job(), chats_path_, folder_.path("run"));
@@ -266,7 +266,7 @@ TEST_P(ShardingProcesses, HaveTheBitsOfTheSimulatorWithExperts) {
 }
 
 // Covers beyond-9, ranks-14.
-TEST_P(ShardingProcesses, HaveTheSameBitsAfterOneWasKilledAndAllResumed) {
+TEST_P(ShardingProcesses, KeepTheirBitsAfterAKillAndResume) {
   if (GetParam().ranks() == 1) GTEST_SKIP() << "nobody is left to tell of it";
   expect_same_bits_after_a_death(job(), {});
 }
@@ -274,7 +274,7 @@ TEST_P(ShardingProcesses, HaveTheSameBitsAfterOneWasKilledAndAllResumed) {
 class RecomputingProcesses : public ShardingProcesses {};
 
 // Covers unit-19.
-TEST_P(RecomputingProcesses, HaveTheBitsOfThoseThatKeepActivationsAlsoAfterOneWasKilledAndAllResumed) {
+TEST_P(RecomputingProcesses, HaveTheUsualBitsAlsoWhenKilledAndResumed) {
   auto three_layers = job();
   three_layers.trainer_options.insert(three_layers.trainer_options.end(), {"--layers", "3"});
   expect_same_bits_after_a_death(three_layers, {"--recompute"});
@@ -294,7 +294,7 @@ INSTANTIATE_TEST_SUITE_P(Real, ShardingProcesses, testing::ValuesIn(meshes_of_pr
 class MuonProcesses : public ShardingProcesses {};
 
 // Covers beyond-9, state-16.
-TEST_P(MuonProcesses, HaveTheSameBitsAfterOneWasKilledAndAllResumed) {
+TEST_P(MuonProcesses, KeepTheirBitsAfterAKillAndResume) {
   auto with_muon = job();
   with_muon.trainer_options.insert(with_muon.trainer_options.end(), {"--optimizer", "muon"});
   expect_same_bits_after_a_death(with_muon, {});

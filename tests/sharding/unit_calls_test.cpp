@@ -48,7 +48,7 @@ void in_a_lane(core::Strategy strategy, const std::function<void(Session&)>& loo
   for (const auto& result : outcome.report.results) EXPECT_TRUE(result) << result.error().message;
 }
 
-TEST(UnitCalls, GiveTheWholeParameterToEveryRankWhileItsUnitIsAcquired) {
+TEST(UnitCalls, GiveEveryRankTheWholeParameterWhileAcquired) {
   in_a_lane(core::Strategy::zero3, [](Session& session) {
     for (std::uint32_t u = 0; u < 3; ++u) {
       ASSERT_TRUE(session.acquire({u}));
@@ -86,7 +86,7 @@ TEST(UnitCalls, MakeReleasedMemoryNotANumberInTheSimulator) {
 }
 
 // Covers unit-12.
-TEST(UnitCalls, RefuseUnitsOutOfTheOrderOfForwardAndBackward) {
+TEST(UnitCalls, RefuseUnitsOutOfForwardAndBackwardOrder) {
   in_a_lane(core::Strategy::zero3, [](Session& session) {
     ASSERT_TRUE(session.acquire({0}));
     ASSERT_TRUE(session.acquire({0})) << "again is the same";
@@ -104,7 +104,7 @@ TEST(UnitCalls, RefuseUnitsOutOfTheOrderOfForwardAndBackward) {
 }
 
 // Covers unit-12.
-TEST(UnitCalls, RefuseUnitsOutOfADeclaredOrderAndNameBoth) {
+TEST(UnitCalls, RefuseUnitsOutOfADeclaredOrderByName) {
   const core::DeclaredOrder order{{{2}, {0}, {1}}, {{0}, {2}, {1}}};
   const auto look = [](Session& session) {
     ASSERT_TRUE(session.acquire({2}));
@@ -148,7 +148,7 @@ TEST(UnitCalls, AreNotNeededWhereEveryRankKeepsAllParameters) {
   }
 }
 
-TEST(UnitCalls, RefuseGradientsOfAUnitThatIsNotAcquiredInBackward) {
+TEST(UnitCalls, RefuseGradientsOfUnitsNotAcquiredInBackward) {
   for (const auto strategy : {core::Strategy::zero2, core::Strategy::zero3}) {
     in_a_lane(strategy, [](Session& session) {
       ASSERT_TRUE(session.acquire({2}));
@@ -172,7 +172,7 @@ TEST(UnitCalls, RefuseGradientsOfAUnitThatIsNotAcquiredInBackward) {
   }
 }
 
-TEST(UnitCalls, GatherForAnEvaluationAsOftenAsItIsWanted) {
+TEST(UnitCalls, GatherForAnEvaluationAsOftenAsWanted) {
   SimulationOptions simulation;
   simulation.ranks = {3};
   const auto outcome = simulate_job<float>(simulation, [&](SimulatedRank& rank) -> core::Result<float> {

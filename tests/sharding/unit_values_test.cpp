@@ -140,7 +140,7 @@ class UnitValues : public testing::TestWithParam<ShardingMesh> {};
 
 /// The mean of 1, 2, .. over the ranks, whichever lane it came in: every rank accumulates two of them.
 // Covers shard-5, adapter-4, adapter-9, unit-27, unit-28, unit-32.
-TEST_P(UnitValues, AreReadInTheNextForwardAsTheMeanGradientSteppedThem) {
+TEST_P(UnitValues, AreReadNextAsTheMeanGradientSteppedThem) {
   const auto& mesh = GetParam();
   const float mean = static_cast<float>(mesh.ranks() + 1) / 2;
 
@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& each) { return each.param.name(); });
 
 // Covers adapter-11, unit-4.
-TEST(UnitMemory, TakesTurnsInTheSameTwoSlotsInEverySweepOfEveryStep) {
+TEST(UnitMemory, AlternatesBetweenTheSameTwoSlotsInEverySweep) {
   for (const core::DeclaredOrder& order : {core::DeclaredOrder{}, {{{1}, {2}, {0}}, kUp}}) {
     const auto outcome = train({Strategy::zero3, 1, 2}, 3, order);
 
@@ -182,7 +182,7 @@ TEST(UnitMemory, TakesTurnsInTheSameTwoSlotsInEverySweepOfEveryStep) {
 }
 
 // Covers unit-18.
-TEST(PlannedUnits, OfAStrategyThatReducesEachRoundHaveOneMicrobatchALane) {
+TEST(PlannedUnits, ReducingEachRoundHaveOneMicrobatchPerLane) {
   for (const auto strategy : {Strategy::zero2, Strategy::zero3, Strategy::hsdp, Strategy::hfsdp}) {
     auto training = options_of({strategy, 2, 2}).training;
     if (strategy == Strategy::zero2 || strategy == Strategy::zero3) training.optimizer_instances = 1;

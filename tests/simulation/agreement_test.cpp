@@ -23,7 +23,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using namespace std::chrono_literals;
 
-TEST(Settings, OfTheTrainerThatDifferAreNamedWithBothValuesAndRanks) {
+TEST(Settings, DifferingBetweenTrainersAreNamedWithValuesAndRanks) {
   agreeing::Job job;
   job.options = [](SessionOptions& options, Rank rank) {
     options.configuration = {{"seed", "1"}, {"text", rank.value == 2 ? "one\nmore" : "one"}};
@@ -36,7 +36,7 @@ TEST(Settings, OfTheTrainerThatDifferAreNamedWithBothValuesAndRanks) {
       "rank 2 runs with other settings than rank 0: rank 0 has \"text one\", rank 2 has \"text one more\"");
 }
 
-TEST(Settings, OfOneRankThatCannotBePlannedAreToldToAll) {
+TEST(Settings, UnplannableOnOneRankAreToldToAll) {
   agreeing::Job job;
   job.options = [](SessionOptions& options, Rank rank) {
     if (rank.value == 1) options.training.optimizer_instances = 2;
@@ -47,7 +47,7 @@ TEST(Settings, OfOneRankThatCannotBePlannedAreToldToAll) {
   agreeing::expect_on_all(outcome, Errc::invalid_argument, "optimizer");
 }
 
-TEST(LearningRate, ThatIsNoFiniteNumberFromZeroUpIsRefusedAndChangesNothing) {
+TEST(LearningRate, NegativeOrNonFiniteIsRefusedAndChangesNothing) {
   const auto outcome = agreeing::simulate({}, [](SimulatedRank&, Session& session) -> Result<void> {
     for (const double rate : {std::nan(""), std::numeric_limits<double>::infinity(), -1.0}) {
       const auto refused = session.begin_step(rate);
@@ -131,7 +131,7 @@ TEST(OneRankAloneThatRestores, IsNamedOnAllRanksWithinSeconds) {
   agreeing::expect_on_all(outcome, Errc::mismatch, "restore()");
 }
 
-TEST(OneRankAloneThatEvaluates, IsNamedOnAllRanksWithinSecondsWhereParametersAreSharded) {
+TEST(OneRankAloneThatEvaluates, IsNamedEverywhereWithinSecondsWhereParametersAreSharded) {
   agreeing::Job job;
   job.strategy = core::Strategy::zero3;
   for (std::uint32_t p = 0; p < 2; ++p) job.parameters[p].unit = core::UnitIndex{p};
@@ -168,7 +168,7 @@ TEST(ARankThatIsLate, IsNamedInTheLogsOfAllRanks) {
 }
 
 /// The session of a restore that nothing came of is as it was.
-TEST(ARestoreThatDoesNotFit, SaysBrieflyWhyAndLeavesTheSessionAsItWas) {
+TEST(ARestoreThatDoesNotFit, SaysWhyAndLeavesTheSessionUnchanged) {
   SimulatedStorage disk({});
   std::vector<core::ParameterSpec> saved, wanted;
   for (int i = 0; i < 200; ++i) {

@@ -184,7 +184,7 @@ void expect_sums(const SumCase& job) {
 }
 
 // Covers reduce-9, beyond-2.
-TEST(AlsoSummedGradients, HaveTheBitsOfALoopOverLanesAndThenMembersOnEveryMesh) {
+TEST(AlsoSummedGradients, MatchALoopOverLanesThenMembersBitwise) {
   for (const auto strategy :
        {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3, Strategy::hsdp, Strategy::hfsdp}) {
     for (const auto& [tp, dp] : {std::pair{2, 1}, {2, 2}, {4, 2}, {3, 4}}) {
@@ -197,7 +197,7 @@ TEST(AlsoSummedGradients, HaveTheBitsOfALoopOverLanesAndThenMembersOnEveryMesh) 
 
 /// With a scale that is no power of two, pieces of lanes, and collectives between the passes.
 // Covers buffer-12, finish-6.
-TEST(AlsoSummedGradients, AreScaledOnceAndComeAfterThePiecesOfLanes) {
+TEST(AlsoSummedGradients, AreScaledOnceAfterThePiecesOfLanes) {
   for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
     expect_sums({.strategy = strategy, .tp = 3, .dp = 1, .lanes = 6});
     expect_sums({.strategy = strategy, .tp = 2, .dp = 2, .lanes = 6, .overlap = false});
@@ -241,7 +241,7 @@ std::string join_error(const std::function<void(core::ParameterSpec&, int member
 }
 
 // Covers finish-14.
-TEST(AlsoSummedGradients, OfWhatMembersTakeForDifferentThingsAreRefusedByName) {
+TEST(AlsoSummedGradients, OfDifferentlyUsedParametersAreRefusedByName) {
   const auto one = join_error([](core::ParameterSpec& spec, int member) {
     if (member == 1) spec.also_sum.clear();
   });

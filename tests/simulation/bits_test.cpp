@@ -34,7 +34,7 @@ TEST(OrderedNumerics, GiveTheSameBitsOnAnyRanksAndStrategy) {
   }
 }
 
-TEST(OrderedNumerics, GiveTheSameBitsForLanesThatDoNotDivideEvenly) {
+TEST(OrderedNumerics, GiveTheSameBitsForUnevenLanes) {
   for (int lanes : {5, 6, 7}) {
     std::optional<std::uint64_t> reference;
     for (int ranks : {1, 2, 3}) {
@@ -52,7 +52,7 @@ TEST(OrderedNumerics, GiveTheSameBitsForLanesThatDoNotDivideEvenly) {
   }
 }
 
-TEST(OrderedNumerics, GiveTheSameBitsForPiecesOfLanesOnAnyNumberOfPlaces) {
+TEST(OrderedNumerics, GiveTheSameBitsForPiecesOfLanesAnywhere) {
   const auto whole = simulate_tiny(1, 3, tiny_job(core::Strategy::ddp));
   for (int pieces : {2, 3}) {
     std::optional<std::uint64_t> reference;
@@ -72,7 +72,7 @@ TEST(OrderedNumerics, GiveTheSameBitsForPiecesOfLanesOnAnyNumberOfPlaces) {
   }
 }
 
-TEST(OrderedNumerics, GiveTheSameBitsWithSeveralCopiesOfTheOptimizer) {
+TEST(OrderedNumerics, GiveTheSameBitsWithSeveralOptimizerCopies) {
   auto options = tiny_job(core::Strategy::zero1);
   auto one = simulate_tiny(4, 3, options);
   options.session.training.optimizer_instances = 2;

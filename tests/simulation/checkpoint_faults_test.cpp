@@ -68,7 +68,7 @@ std::vector<Entered> all_states() {
 }
 
 // Covers ranks-18.
-TEST(CheckpointFaults, ARankKilledInAnyStateOfASaveLosesNothingThatWasCommitted) {
+TEST(CheckpointFaults, RankKilledInAnySaveStateLosesNothingCommitted) {
   int killed = 0, spared = 0;  // of jobs with units
   std::uint64_t turn = 0;
   for (const auto& [role, state] : all_states()) {
@@ -96,7 +96,7 @@ TEST(CheckpointFaults, ARankKilledInAnyStateOfASaveLosesNothingThatWasCommitted)
   EXPECT_GT(killed, 3 * spared);
 }
 
-TEST(CheckpointFaults, ARankKilledWhileASaveFailsOrIsAbortedLosesNothingEither) {
+TEST(CheckpointFaults, RankKilledDuringAFailingSaveLosesNothingEither) {
   for (const char* state : {"failed", "aborted"}) {
     for (int victim : {0, 1}) {
       for (std::uint64_t seed = 0; seed < 4; ++seed) {
@@ -119,7 +119,7 @@ TEST(CheckpointFaults, ARankKilledWhileASaveFailsOrIsAbortedLosesNothingEither) 
 }
 
 // Covers local-15.
-TEST(CheckpointFaults, AnyOperationOfTheDiskMayFailAndOnlyTheSaveDoes) {
+TEST(CheckpointFaults, AnyDiskOperationMayFailWithOnlyTheSave) {
   using Fault = FaultyStorage::Fault;
   for (auto fault : {Fault::one_fails, Fault::one_lies, Fault::all_follow}) {
     std::uint64_t operations = 1;
@@ -170,7 +170,7 @@ TEST(CheckpointFaults, AFullDiskFailsSavesAndNotTraining) {
   EXPECT_THAT(counts, IsSupersetOf({0u, 1u, 2u}));
 }
 
-TEST(CheckpointFaults, ADiskThatLiesAboutSyncsLosesItsOwnCheckpointsAndNoEarlierOne) {
+TEST(CheckpointFaults, DiskThatLiesAboutSyncsLosesNoEarlierCheckpoint) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(seed);
     auto disk = disk_of(seed);
@@ -220,7 +220,7 @@ TEST(CheckpointFaults, ASlowDiskHoldsTrainingUpAndChangesNothing) {
   expect_survival(disk, outcome.report, 2, 0);
 }
 
-TEST(CheckpointFaults, ADiskSlowerThanTheDeadlineFailsTheSaveNamesTheRanksAndLetsTrainingGoOn) {
+TEST(CheckpointFaults, SlowDiskFailsTheSaveNamingRanksNotTraining) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     SCOPED_TRACE(seed);
     auto disk = disk_of(seed);
@@ -244,7 +244,7 @@ TEST(CheckpointFaults, ADiskSlowerThanTheDeadlineFailsTheSaveNamesTheRanksAndLet
   }
 }
 
-TEST(CheckpointFaults, ADiskThatDoesNotAnswerIsNoReasonForTheJobToEnd) {
+TEST(CheckpointFaults, SilentDiskDoesNotEndTheJob) {
   auto disk = disk_of(0);
   auto simulation = machines_of(disk, 3, 1);
   simulation.io_delay = std::chrono::hours(2);
@@ -259,7 +259,7 @@ TEST(CheckpointFaults, ADiskThatDoesNotAnswerIsNoReasonForTheJobToEnd) {
   expect_survival(disk, outcome.report, 2, 0);
 }
 
-TEST(CheckpointFaults, AQueueOfSavesMayTakeLongerThanTheDeadlinesOfOne) {
+TEST(CheckpointFaults, QueueOfSavesMayOutlastOnesDeadlines) {
   auto disk = disk_of(3);
   auto simulation = machines_of(disk, 2, 3);
   simulation.io_delay = 100ms;
@@ -276,7 +276,7 @@ TEST(CheckpointFaults, AQueueOfSavesMayTakeLongerThanTheDeadlinesOfOne) {
 }
 
 // Covers local-13.
-TEST(CheckpointFaults, ASaveWhileAnotherIsUnderWayIsQueuedOrRefusedAlikeOnAllRanks) {
+TEST(CheckpointFaults, OverlappingSaveIsQueuedOrRefusedAlikeEverywhere) {
   for (auto when_busy : {core::WhenBusy::queue, core::WhenBusy::refuse}) {
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
       auto disk = disk_of(seed);
@@ -304,7 +304,7 @@ TEST(CheckpointFaults, ASaveWhileAnotherIsUnderWayIsQueuedOrRefusedAlikeOnAllRan
   }
 }
 
-TEST(CheckpointFaults, ARankWithAnotherStructureFailsTheSaveAndNotTraining) {
+TEST(CheckpointFaults, RankWithAnotherStructureFailsOnlyTheSave) {
   // Every rank has every tensor.
   const auto options = saving_job(Strategy::ddp, kSteps);
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
@@ -331,7 +331,7 @@ TEST(CheckpointFaults, ARankWithAnotherStructureFailsTheSaveAndNotTraining) {
   }
 }
 
-TEST(CheckpointFaults, AHungRankEndsTheJobAndTheNextOneGoesOnFromTheLastCommit) {
+TEST(CheckpointFaults, HungRankEndsTheJobAndTheNextResumes) {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
     SCOPED_TRACE(seed);
     auto disk = disk_of(seed);

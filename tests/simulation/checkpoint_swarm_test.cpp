@@ -245,7 +245,7 @@ void run_seeds(std::uint64_t count) {
 }
 
 // Covers ranks-18.
-TEST(SwarmOfCheckpoints, WhatWasCommittedIsThereAndNothingElseIsLoaded) {
+TEST(SwarmOfCheckpoints, KeepsWhatWasCommittedAndLoadsNothingElse) {
   run_seeds(kSeeds);
 }
 

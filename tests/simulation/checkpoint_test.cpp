@@ -39,7 +39,7 @@ std::uint64_t uninterrupted_hash() {
 }
 
 // Covers stored-12.
-TEST(Checkpoint, GoesOnWithTheSameBitsOnOtherRanksAndStrategies) {
+TEST(Checkpoint, GoesOnBitwiseOnOtherRanksAndStrategies) {
   const auto expected = uninterrupted_hash();
   const std::vector<int> worlds{1, 2, 3, 4, 8};
   std::uint64_t turn = 0;
@@ -78,7 +78,7 @@ TEST(Checkpoint, GoesOnWithTheSameBitsOnOtherRanksAndStrategies) {
   }
 }
 
-TEST(Checkpoint, OfEveryStepIsWholeAndChangesNothingOfTraining) {
+TEST(Checkpoint, OfEveryStepIsWholeAndLeavesTrainingAlone) {
   const auto expected = uninterrupted_hash();
   SimulatedStorage disk({});
   auto saving = saving_job(core::Strategy::zero1);
@@ -135,7 +135,7 @@ TEST(Checkpoint, TakesNoMoreStagingThanThereIsState) {
   for (const auto& save : outcome.ranks[0].saves) EXPECT_TRUE(save.committed);
 }
 
-TEST(Checkpoint, FallsBackToTheNewestThatIsWholeAndSaysSo) {
+TEST(Checkpoint, FallsBackToTheNewestWholeOne) {
   SimulatedStorage disk({});
   auto saving = saving_job(core::Strategy::zero1);
   saving.steps = kSavedAt;

@@ -64,7 +64,7 @@ core::Result<Read> train(SimulatedRank& rank, core::Strategy strategy, std::size
 class ComputeStream : public testing::TestWithParam<core::Strategy> {};
 
 // Covers ready-9.
-TEST_P(ComputeStream, ReadsParametersAfterTheLastGradientAsTheyWereInTheStep) {
+TEST_P(ComputeStream, ReadsParametersUnchangedAfterTheLastGradient) {
   // What a rank does not own is overwritten by the gather, the rest by the optimizer.
   for (std::size_t element : {0, 255}) {
     SimulationOptions simulation;

@@ -49,7 +49,7 @@ JobOutcome<ScriptResult> play(const ShardingMesh& mesh, const Script& script, St
 
 class ContextParallel : public testing::TestWithParam<ShardingMesh> {};
 
-TEST_P(ContextParallel, TakesTheStepsOfAPlainLoopOverLanesAndPieces) {
+TEST_P(ContextParallel, StepsLikeALoopOverLanesAndPieces) {
   for (const auto& [cp, lanes] : {std::pair{2, 8}, {2, 5}, {3, 4}, {4, 6}}) {
     auto script = script_of(GetParam(), cp, lanes);
     const auto expected = expected_values(script);
@@ -72,7 +72,7 @@ TEST_P(ContextParallel, TakesTheStepsOfAPlainLoopOverLanesAndPieces) {
 }
 
 /// A piece of a lane is what one rank computes, so it is what is rounded.
-TEST_P(ContextParallel, RoundsEachPieceOfALaneForANarrowWire) {
+TEST_P(ContextParallel, RoundsEachPieceForANarrowWire) {
   for (const auto& [cp, lanes] : {std::pair{2, 5}, {3, 4}}) {
     auto script = script_of(GetParam(), cp, lanes);
     script.session.training.wire_dtype = core::DType::bf16;
@@ -115,7 +115,7 @@ TEST_P(ContextParallel, CountsEachMemberOnce) {
 }
 
 // Covers model-16.
-TEST_P(ContextParallel, GoesOnFromACheckpointOfAnyOtherPlacesWithTheSameBits) {
+TEST_P(ContextParallel, GoesOnFromACheckpointOfOtherPlacesBitwise) {
   auto whole = script_of(GetParam(), 2);
   const auto expected = expected_values(whole);
   for (const ShardingMesh& to : {ShardingMesh{Strategy::zero1, 1, 1}, {Strategy::zero3, 1, 2}}) {
@@ -167,7 +167,7 @@ core::ProgramMemory memory_of(const Script& script, int ranks) {
   return core::memory_of(RankProgram(plan.value(), {0}).program());
 }
 
-TEST(ContextParallelMemory, IsCutAmongAllRanksThatShareLanesOrHaveTheirOwn) {
+TEST(ContextParallelMemory, IsCutAmongRanksSharingLanesOrNot) {
   const auto of = [](Strategy strategy, int dp, int cp, int lanes) {
     auto script = script_of({strategy, 1, dp}, cp, lanes);
     script.parameters = {{"a", {1024}}};

@@ -77,7 +77,7 @@ TEST_F(Credits, ALaunchOutOfTheProgramsOrderIsNamed) {
       "all_gather of parameters 0.0, of step 0");
 }
 
-TEST_F(Credits, ASlotThatIsStillReadIsNotTakenAgain) {
+TEST_F(Credits, SlotStillBeingReadIsNotTakenAgain) {
   run(0);
   run(1);
   uses(Phase::forward, 0);
@@ -89,7 +89,7 @@ TEST_F(Credits, ASlotThatIsStillReadIsNotTakenAgain) {
                   "parameters, which all_gather of parameters 0.0 has until 'forward of unit 0' of step 0"));
 }
 
-TEST_F(Credits, ASlotMayBeTakenWhenItsUserHasGone) {
+TEST_F(Credits, SlotMayBeTakenOnceItsUserIsGone) {
   run(0);
   run(1);
   uses(Phase::forward, 0);
@@ -107,7 +107,7 @@ TEST_F(Credits, AUnitIsNotReadBeforeItIsThere) {
                                        "all_gather of parameters 0.0 has not brought the unit"));
 }
 
-TEST_F(Credits, ASlotOfGradientsHasOneUserUntilItIsReduced) {
+TEST_F(Credits, GradientSlotHasOneUserUntilReduced) {
   std::size_t next = 0;
   const auto run_through = [&](Phase phase, int unit) {
     for (; program_.launches()[next].needed <= program_.clock().at({phase, unit}, 0); ++next) run(next);
@@ -129,7 +129,7 @@ TEST_F(Credits, ASlotOfGradientsHasOneUserUntilItIsReduced) {
             "0 of their pool, which unit 3 of step 0 has not given back");
 }
 
-TEST_F(Credits, AStepThatEndsWithASlotTakenIsNamed) {
+TEST_F(Credits, StepThatEndsWithASlotTakenIsNamed) {
   uses(Phase::backward, 3);
   violations_.clear();
   watched_.step_over({0}, {0});

@@ -37,7 +37,7 @@ TEST_P(DeclaredOperations, ChangeNothingOfAJobThatPostsThem) {
   }
 }
 
-TEST_P(DeclaredOperations, ThatIsPostedOtherwiseIsRefusedByNameOfBoth) {
+TEST_P(DeclaredOperations, PostedDifferentlyAreRefusedNamingBoth) {
   const auto instead = [&](std::function<Result<void>(TrainerGroup&)> other) {
     return refused([other](TrainerGroup& tp, const Place& place) {
       return place.is(Pass::forward, 2) ? other(tp) : post_usual(tp, place);
@@ -70,7 +70,7 @@ TEST_P(DeclaredOperations, ThatIsPostedOtherwiseIsRefusedByNameOfBoth) {
             expected("send of f32, 4 elements"));
 }
 
-TEST_P(DeclaredOperations, ThatIsMissingOrTooManyIsRefusedByName) {
+TEST_P(DeclaredOperations, MissingOrSuperfluousAreRefusedByName) {
   EXPECT_EQ(
       refused([](TrainerGroup& tp, const Place& place) {
         return place.is(Pass::forward, 0) && place.lane == 1 ? Result<void>{} : post_usual(tp, place);
@@ -131,7 +131,7 @@ TEST_P(DeclaredOperations, OfARootThatIsNoMemberIsRefused) {
   }
 }
 
-TEST_P(DeclaredOperations, ThatIsRefusedSendsNothingAndTheTrainerMayPostTheRightOne) {
+TEST_P(DeclaredOperations, RefusedSendNothingAndMayBePostedCorrectly) {
   const auto outcome = run({.strategy = GetParam(), .post = [](TrainerGroup& tp, const Place& place) {
                               const auto sent = tp.sent();
                               const auto wrong = sum(tp, 7);
@@ -143,7 +143,7 @@ TEST_P(DeclaredOperations, ThatIsRefusedSendsNothingAndTheTrainerMayPostTheRight
   EXPECT_EQ(problems_of(outcome.report), "");
 }
 
-TEST_P(DeclaredOperations, ALaneThatMayNotEndYetEndsWhenTheRestIsPosted) {
+TEST_P(DeclaredOperations, LaneEndsOnceTheRestIsPosted) {
   SimulationOptions simulation;
   simulation.ranks = {2};
   const auto outcome = simulate_job<bool>(simulation, [&](SimulatedRank& rank) -> Result<bool> {

@@ -349,7 +349,7 @@ TEST(ExpertLayers, KeepBiasesAndLoadsOfAnyNumber) {
   EXPECT_EQ(restored.ranks[0][57][59], 0.01F);
 }
 
-TEST(ExpertLayers, RefuseTheStepOnAllRanksWhenOneWouldGetTooManyRows) {
+TEST(ExpertLayers, RefuseTheStepEverywhereWhenOneRankOverflows) {
   MoeJob job{2, 2};
   job.most_rows = 13;  // on average 12 come
   job.steps = 6;
@@ -369,7 +369,7 @@ TEST(ExpertLayers, RefuseTheStepOnAllRanksWhenOneWouldGetTooManyRows) {
 }
 
 // A swarm of deaths in every state of an ExpertGroup: all others end with the dead rank's name.
-TEST(ExpertLayers, EndOnAllRanksWhenOneDiesInAnyState) {
+TEST(ExpertLayers, EndEverywhereWhenOneDiesInAnyState) {
   for (const auto* state : {"counting", "exchanging", "computing", "combining", "idle"}) {
     for (std::uint64_t seed = 0; seed < 4; ++seed) {
       SCOPED_TRACE(fmt::format("{} {}", state, seed));

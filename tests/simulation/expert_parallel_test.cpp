@@ -45,7 +45,7 @@ TEST_P(ExpertParallel, HasTheBitsOfOneRank) {
   expect_bits_of_one_rank(GetParam());
 }
 
-TEST_P(ExpertParallel, HasTheBitsOfOneRankWhenGradientsTravelAsBf16) {
+TEST_P(ExpertParallel, HasOneRanksBitsWhenGradientsTravelAsBf16) {
   auto spread = GetParam();
   spread.wire = core::DType::bf16;
   expect_bits_of_one_rank(spread);
@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(OfPieces, ExpertParallel, testing::ValuesIn(spreads_of_
                          testing::PrintToStringParamName());
 
 /// Ranks that share a lane and its experts, among others with more lanes, and three parts of each expert.
-TEST(ExpertParallelPieces, MayHaveAnyLanesWhereAllOfAGroupShareThem) {
+TEST(ExpertParallelPieces, MayHaveAnyLanesSharedByAGroup) {
   for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
     for (const auto& [ranks, ep, cp, lanes, parts] : {std::tuple{4, 2, 2, 5, 1},
                                                       {6, 2, 2, 7, 1},
@@ -120,7 +120,7 @@ TEST(ExpertParallelLanes, MayBeAnyMultipleOfTheRanks) {
 }
 
 // Covers state-3, state-14, model-12.
-TEST(ExpertParallelCheckpoint, GoesOnWithTheSameBitsWithExpertsOnAnyOtherRanks) {
+TEST(ExpertParallelCheckpoint, GoesOnBitwiseWithExpertsOnOtherRanks) {
   const auto expected = whole(run({}, 5).ranks);
   const std::vector<Spread> from_and_to{{1, 1, Strategy::ddp},
                                         {2, 2, Strategy::zero1},
@@ -146,7 +146,7 @@ TEST(ExpertParallelCheckpoint, GoesOnWithTheSameBitsWithExpertsOnAnyOtherRanks) 
 }
 
 /// A job of any spread, of which a rank dies or hangs; then others, until one comes to the end.
-TEST(ExpertParallelSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
+TEST(ExpertParallelSwarm, EndsWithOneRanksBitsWhateverFails) {
   constexpr int kUntil = 5;
   const auto train_one = [](auto&&... arguments) { return train(arguments...); };
   const auto make_whole = [](const auto& ranks) { return whole(ranks); };
@@ -252,7 +252,7 @@ TEST(ExpertParallelSums, NameExactlyWhoWasCounted) {
 /// Kept apart, gradients of a source's lanes take a stack for each source where a rank's lanes are
 /// contiguous.
 // Covers layout-8, buffer-16, beyond-6.
-TEST(ExpertParallelMemory, IsThatOfEachSourceWhereOrderedNumericsKeepThemApart) {
+TEST(ExpertParallelMemory, IsEachSourcesWhereOrderedNumericsSeparateThem) {
   const auto gradients = [](const Spread& spread) {
     const auto plan = plan_training(Trainer::specs(spread, {0}), options_of(spread).training, {spread.ranks});
     return core::memory_of(RankProgram(plan.value(), {0}).program()).gradients;
@@ -325,7 +325,7 @@ TEST(ExpertParallelOptions, ThatCannotBeAreRefused) {
       "or a smaller expert_parallel");
 }
 
-TEST(ExpertParallelOptions, AGradientThatDoesNotSayWhoseItIsIsRefused) {
+TEST(ExpertParallelOptions, GradientWithoutItsSourceIsRefused) {
   SimulationOptions simulation;
   simulation.ranks = {2};
   const auto outcome = simulate_job<bool>(simulation, [&](SimulatedRank& rank) -> core::Result<bool> {

@@ -21,7 +21,7 @@ std::chrono::nanoseconds length_of(int ranks, const TinyTrainerOptions& options)
 }
 
 // Covers beyond-8.
-TEST(SimulatedFaults, AKilledRankEndsEverySurvivorWithAnErrorThatNamesIt) {
+TEST(SimulatedFaults, KilledRankEndsEverySurvivorNamingIt) {
   auto options = tiny_job(core::Strategy::zero1);
   options.session.join_deadline = std::chrono::milliseconds(500);
   const auto length = length_of(4, options);
@@ -77,7 +77,7 @@ TEST(SimulatedFaults, AHungRankEndsEveryRankAtTheDeadline) {
   }
 }
 
-TEST(SimulatedFaults, ATrainerThatGivesUpEndsTheOthersWithAnErrorThatNamesItsRank) {
+TEST(SimulatedFaults, TrainerGivingUpEndsTheOthersNamingItsRank) {
   auto options = tiny_job(core::Strategy::zero1);
   options.session.first_values = FirstValues::broadcast;  // the quitter writes none
   for (int turn = 0; turn < 16; ++turn) {
@@ -104,7 +104,7 @@ TEST(SimulatedFaults, ATrainerThatGivesUpEndsTheOthersWithAnErrorThatNamesItsRan
   }
 }
 
-TEST(SimulatedFaults, ASlowRankChangesTheTimeAndNotTheBits) {
+TEST(SimulatedFaults, SlowRankChangesTheTimeAndNotTheBits) {
   for (const auto& mesh : meshes_for(4)) {
     const auto options = tiny_job(mesh);
     const auto healthy = simulate_tiny(4, 5, options);

@@ -41,7 +41,7 @@ TEST_P(FirstValuesOfAStrategy, ThatDifferInOneElementAreNamed) {
   agreeing::expect_on_all(outcome, Errc::mismatch, "rank 1 has other first values of 'b' than rank 0");
 }
 
-TEST_P(FirstValuesOfAStrategy, AreThoseOfTheFirstRankWhereTheyAreBroadcast) {
+TEST_P(FirstValuesOfAStrategy, AreTheFirstRanksWhereBroadcast) {
   job.initial = [](Rank rank, std::uint32_t parameter, std::int64_t element) {
     return static_cast<float>(100 * rank.value + 10 * static_cast<int>(parameter)) +
            static_cast<float>(element);

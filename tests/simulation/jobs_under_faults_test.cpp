@@ -112,7 +112,7 @@ TEST(JobUnderFaults, TakesOthersInFromMemoryWhereverTheStateIs) {
   }
 }
 
-TEST(JobUnderFaults, ShowsATrainerWhoseDataDependsOnHowOftenItWasStarted) {
+TEST(JobUnderFaults, ShowsATrainerWhoseDataDependsOnRestarts) {
   const auto options = options_for(core::Strategy::ddp);
   const auto state_after = [&](std::vector<JobFault> faults) {
     SimulatedJobOptions job;

@@ -108,7 +108,7 @@ std::string told_of_circle(int ranks, Strategy strategy) {
   return outcome.report.results[0].error().message;
 }
 
-TEST(DeclaredOperationsOfOneRank, ThatWaitForEachOtherAreRefusedOnAllRanksWhenTheyJoin) {
+TEST(DeclaredOperationsOfOneRank, AwaitingEachOtherAreRefusedEverywhereAtTheJoin) {
   for (const auto strategy : {Strategy::zero2, Strategy::zero3}) {
     for (const int ranks : {2, 4}) {
       const auto told = told_of_circle(ranks, strategy);
@@ -238,7 +238,7 @@ TEST(DeclaredOperationsOfAPlan, ArePartOfItsHash) {
   EXPECT_NE(hash_of(usual()), hash_of({}));
 }
 
-TEST(DeclaredOperationsOfAPlan, AreOfTheLaneAsAWholeWhereUnitsAreBuckets) {
+TEST(DeclaredOperationsOfAPlan, AreOfTheWholeLaneWhereUnitsAreBuckets) {
   const auto options = options_of({.strategy = Strategy::zero1});
   const auto plan =
       plan_training(parameters(), options.training, {2}, {}, options.order, options.operations).value();

@@ -116,7 +116,7 @@ TEST(LaneWeights, MakeTargetsOfUnevenLanesCountAlike) {
 }
 
 // Covers finish-13.
-TEST(LaneWeights, CountForAnyStrategyAndForSumsInAnyOrder) {
+TEST(LaneWeights, CountForAnyStrategyAndOrderOfSums) {
   const std::vector<LaneSums> lanes{{1, 7, 3}, {2, 0, 0}, {4, 9, 11}, {8, 16, 2}, {16, 0.5F, 0.25}};
   for (const auto strategy :
        {core::Strategy::ddp, core::Strategy::zero1, core::Strategy::zero2, core::Strategy::zero3}) {
@@ -153,7 +153,7 @@ TEST(LaneWeights, LeaveSumsAsTheyAre) {
 }
 
 /// A trainer whose lanes all have the targets that it divides by changes nothing by saying so.
-TEST(LaneWeights, OfEqualLanesKeepTheBitsOfLanesWithoutWeights) {
+TEST(LaneWeights, OfEqualLanesKeepTheUnweightedBits) {
   for (const int ranks : {1, 3}) {
     for (const int microbatches : {1, 2}) {
       std::vector<LaneSums> means, sums;
@@ -189,7 +189,7 @@ TEST(LaneWeights, OfNoTargetAtAllRefuseTheStep) {
   }
 }
 
-TEST(LaneWeights, ThatAreTooSmallToDivideByRefuseTheStep) {
+TEST(LaneWeights, TooSmallToDivideByRefuseTheStep) {
   const auto ended = end_of({}, {{1, 1, 1e-300}, {1, 1, 0}});
 
   EXPECT_FALSE(ended.outcome.committed);
@@ -197,7 +197,7 @@ TEST(LaneWeights, ThatAreTooSmallToDivideByRefuseTheStep) {
   EXPECT_EQ(ended.value, 0);
 }
 
-TEST(LaneWeights, OfSomeLanesOnlyRefuseTheStepOnAllRanks) {
+TEST(LaneWeights, OfOnlySomeLanesRefuseTheStepEverywhere) {
   for (const int ranks : {1, 2, 3}) {
     const auto ended = end_of({.ranks = ranks}, {{1, 1, 2}, {1, 1}, {1, 1, 2}});
 
@@ -285,7 +285,7 @@ Trained train(const tests::ShardingMesh& mesh, TinyTrainerOptions options) {
 }
 
 // Covers finish-13.
-TEST_P(WeightedTinyJobs, HaveTheBitsOfOneRankWithAndWithoutOverlap) {
+TEST_P(WeightedTinyJobs, HaveOneRanksBitsWithAndWithoutOverlap) {
   const auto expected = train({core::Strategy::ddp, 1, 1}, {});
   EXPECT_THAT(expected.weights, testing::Contains(Not(expected.weights[0]))) << "steps differ";
   for (const bool overlap : {true, false}) {
@@ -296,7 +296,7 @@ TEST_P(WeightedTinyJobs, HaveTheBitsOfOneRankWithAndWithoutOverlap) {
   }
 }
 
-TEST_P(WeightedTinyJobs, HaveTheBitsOfOneRankWithNarrowWiresAndPieces) {
+TEST_P(WeightedTinyJobs, HaveOneRanksBitsWithNarrowWiresAndPieces) {
   for (const int pieces : {1, 2}) {
     TinyTrainerOptions options;
     options.session.training.wire_dtype = core::DType::bf16;

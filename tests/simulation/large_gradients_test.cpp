@@ -50,7 +50,7 @@ TEST(LargeGradients, AreFoundByAllRanksAndTheStepCommits) {
   }
 }
 
-TEST(LargeGradients, AreNotLookedForWithoutAFactorNorBelowIt) {
+TEST(LargeGradients, AreNotSoughtWithoutAFactorNorBelowIt) {
   for (const double factor : {0.0, 31.0}) {
     SimulationOptions simulation;
     simulation.ranks = {1};

@@ -99,7 +99,7 @@ FileBytes file_bytes(Storage& disk) {
 }
 
 // Covers save-13.
-TEST(LoadExchange, GivesTheBitsOfReadingAndReadsTheCheckpointOnce) {
+TEST(LoadExchange, GivesTheBitsOfReadingAndReadsOnce) {
   const auto expected = uninterrupted_hash();
   const std::vector<int> worlds{1, 2, 3, 4, 8};
   std::uint64_t turn = 0;
@@ -182,7 +182,7 @@ void expect_fallback(Watched& job, Strategy strategy, const std::string& reason)
 }
 
 // Covers save-19.
-TEST(LoadExchange, AnyFlippedBitThatOneRankFindsIsPassedOverByAll) {
+TEST(LoadExchange, FlippedBitsOneRankFindsAreSkippedByAll) {
   for (auto strategy : {Strategy::ddp, Strategy::zero1}) {
     SimulatedStorage disk({});
     save_on(disk, 3, strategy, 1);
@@ -207,7 +207,7 @@ TEST(LoadExchange, AnyFlippedBitThatOneRankFindsIsPassedOverByAll) {
   }
 }
 
-TEST(LoadExchange, WhatOneRankCannotReadIsPassedOverByAll) {
+TEST(LoadExchange, WhatOneRankCannotReadIsSkippedByAll) {
   constexpr int kRanks = 4;
   for (auto strategy : {Strategy::ddp, Strategy::zero1}) {
     SimulatedStorage disk({});
@@ -284,7 +284,7 @@ TEST(LoadExchange, ConvertsToOtherDtypesAsReadingDoes) {
   EXPECT_EQ(bits.size(), 1u);
 }
 
-TEST(LoadExchange, ARankKilledInTheMiddleEndsInAnErrorAndNotInAHang) {
+TEST(LoadExchange, MidwayKillEndsInAnErrorNotAHang) {
   constexpr int kRanks = 3;
   SimulatedStorage disk({});
   save_on(disk, 2, Strategy::ddp);
@@ -317,7 +317,7 @@ TEST(LoadExchange, ARankKilledInTheMiddleEndsInAnErrorAndNotInAHang) {
   EXPECT_GT(in_the_middle, 20);
 }
 
-TEST(LoadExchange, ARankThatHangsIsFoundOutByTheDeadlineOfTheCollective) {
+TEST(LoadExchange, HangingRankIsFoundByTheCollectivesDeadline) {
   constexpr int kRanks = 3;
   SimulatedStorage disk({});
   save_on(disk, 2, Strategy::ddp);
@@ -335,7 +335,7 @@ TEST(LoadExchange, ARankThatHangsIsFoundOutByTheDeadlineOfTheCollective) {
   EXPECT_LT(outcome.report.virtual_time, 30s);
 }
 
-TEST(LoadExchange, RanksThatWereAskedForDifferentThingsAreRefusedAndDoNotWaitForEachOther) {
+TEST(LoadExchange, RanksAskedForDifferentThingsAreRefusedWithoutWaiting) {
   SimulatedStorage disk({});
   save_on(disk, 2, Strategy::ddp);
   SimulationOptions simulation;
@@ -354,7 +354,7 @@ TEST(LoadExchange, RanksThatWereAskedForDifferentThingsAreRefusedAndDoNotWaitFor
   }
 }
 
-TEST(LoadExchange, RanksWithDifferentOptionsOfLoadingDoNotFormAJob) {
+TEST(LoadExchange, RanksWithDifferentLoadingOptionsFormNoJob) {
   SimulatedStorage disk({});
   SimulationOptions simulation;
   simulation.ranks = {2};

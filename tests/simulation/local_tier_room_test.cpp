@@ -9,7 +9,7 @@
 namespace troupe::actors {
 namespace {
 
-TEST_F(LocalTierJobs, SaveAgainOnDisksForTwoSavesAfterADeathInTheMidstOfOne) {
+TEST_F(LocalTierJobs, SaveAgainOnSmallDisksAfterMidSaveDeaths) {
   for (const char* state : {"copying", "copied", "receiving", "held"}) {
     for (int rank = 0; rank < kWorld; ++rank) replace(rank);
     auto options = local_job(core::Strategy::zero1, kSteps);
@@ -43,7 +43,7 @@ TEST_F(LocalTierJobs, SaveAgainOnDisksForTwoSavesAfterADeathInTheMidstOfOne) {
   }
 }
 
-TEST_F(LocalTierJobs, KeepOlderSavesOnAllRanksWhileACopyOfTheRestoredOneIsMissing) {
+TEST_F(LocalTierJobs, KeepOlderSavesWhileTheRestoredOneLacksCopies) {
   auto options = local_job(core::Strategy::zero1, 3);
   options.session.local.cliques = pairs();
   options.session.local.keep = 2;
@@ -65,7 +65,7 @@ TEST_F(LocalTierJobs, KeepOlderSavesOnAllRanksWhileACopyOfTheRestoredOneIsMissin
 }
 
 // Covers save-26.
-TEST_F(TwoTiers, GoOnFromACheckpointWithoutWhatIsNewerThanTheNewestWholeLocalSave) {
+TEST_F(TwoTiers, CheckpointDropsSavesNewerThanTheNewestWhole) {
   train_to(3);
   const core::CopyName partial{{5}, 0xabc};
   for (const auto& node : nodes_) {

@@ -30,7 +30,7 @@ TEST_F(LocalTierJobs, GoOnWithTheSameBits) {
 }
 
 // Covers local-3, local-7.
-TEST_F(LocalTierJobs, KeepEveryCopyOfTheCliqueAndOnlyTheNewestSave) {
+TEST_F(LocalTierJobs, KeepEveryCliqueCopyAndTheNewestSave) {
   auto options = local_job(core::Strategy::zero1, kSteps);
   options.session.local.cliques = uneven();
 
@@ -71,7 +71,7 @@ TEST_F(LocalTierJobs, HoldAllCopiesAgainAfterALoss) {
 }
 
 // Covers local-4.
-TEST_F(LocalTierJobs, FallBackToTheOlderSaveWhenEveryRankLacksAFileOfTheNewest) {
+TEST_F(LocalTierJobs, FallBackWhenEveryRankLacksANewestFile) {
   auto options = local_job(core::Strategy::zero1, kSteps);
   options.session.local.keep = 2;
   save(options, 3);
@@ -84,7 +84,7 @@ TEST_F(LocalTierJobs, FallBackToTheOlderSaveWhenEveryRankLacksAFileOfTheNewest) 
               Contains(HasSubstr("rank_00000/manifest.json\" is not there")));
 }
 
-TEST_F(LocalTierJobs, TakeAPeersCopyInPlaceOfOneThatWasAltered) {
+TEST_F(LocalTierJobs, TakeAPeersCopyInsteadOfAnAlteredOne) {
   auto options = local_job(core::Strategy::zero1, kSteps);
   options.session.local.cliques = pairs();
   save(options, 3);
@@ -131,7 +131,7 @@ TEST_F(LocalTierJobs, IgnoreWhatOthersPutThere) {
 }
 
 // Covers local-5.
-TEST_F(LocalTierJobs, FailOnAllRanksWithOneRankAndLeaveNothing) {
+TEST_F(LocalTierJobs, FailEverywhereWithOneRankAndLeaveNothing) {
   SimulatedStorageOptions broken;
   broken.write_failure = 1;
   auto options = local_job(core::Strategy::zero1, kSteps);
@@ -151,7 +151,7 @@ TEST_F(LocalTierJobs, FailOnAllRanksWithOneRankAndLeaveNothing) {
   for (const auto& node : nodes_) EXPECT_THAT(*node->list(""), IsEmpty());
 }
 
-TEST_F(LocalTierJobs, KeepTheOlderSaveWhenAPeersCopyDoesNotFit) {
+TEST_F(LocalTierJobs, KeepTheOlderSaveUnlessPeersCopiesFit) {
   auto options = local_job(core::Strategy::zero1, kSteps);
   options.session.local.cliques = pairs();
   save(options, 2);
@@ -171,7 +171,7 @@ TEST_F(LocalTierJobs, KeepTheOlderSaveWhenAPeersCopyDoesNotFit) {
   EXPECT_EQ(text_of_held(0), before);
 }
 
-TEST_F(LocalTierJobs, SurviveTheLossOfPowerOnAllNodesWhenTheyAreSynced) {
+TEST_F(LocalTierJobs, SurvivePowerLossOnAllNodesWhenSynced) {
   auto options = local_job(core::Strategy::zero1, kSteps);
   options.session.local.cliques = pairs();
   save(options, 3);
@@ -180,7 +180,7 @@ TEST_F(LocalTierJobs, SurviveTheLossOfPowerOnAllNodesWhenTheyAreSynced) {
   expect_goes_on(run(options), 3);
 }
 
-TEST_F(LocalTierJobs, SurviveTheLossOfPowerOnEveryOtherNodeUnsynced) {
+TEST_F(LocalTierJobs, SurvivePowerLossOnEveryOtherNodeUnsynced) {
   auto options = local_job(core::Strategy::zero1, kSteps);
   options.session.local.cliques = pairs();
   options.session.local.sync = false;
@@ -191,7 +191,7 @@ TEST_F(LocalTierJobs, SurviveTheLossOfPowerOnEveryOtherNodeUnsynced) {
 }
 
 // Covers save-26.
-TEST_F(TwoTiers, GoOnFromTheLocalOneWhenItIsNewerOrAsNew) {
+TEST_F(TwoTiers, GoOnFromTheLocalOneUnlessOlder) {
   train_to(3);
   expect_goes_on(run_with_disk(job()), 3);
 }
@@ -204,7 +204,7 @@ TEST_F(TwoTiers, PreferTheLocalOneOfTheSameStep) {
 
 /// Both have the same main values, and parameters of other blocks than the job's. Where nothing is gathered,
 /// no gather rounds them by the way.
-TEST_F(TwoTiers, RoundParametersToTheBlocksOfTheJobThatGoesOn) {
+TEST_F(TwoTiers, RoundParametersToTheContinuingJobsBlocks) {
   auto saving = job();
   saving.session.training.strategy = core::Strategy::ddp;
   saving.width = 1100;
@@ -230,7 +230,7 @@ TEST_F(TwoTiers, RoundParametersToTheBlocksOfTheJobThatGoesOn) {
   }
 }
 
-TEST_F(TwoTiers, FallBackToTheCheckpointOnAllRanksWhenACliqueLostAll) {
+TEST_F(TwoTiers, FallBackToTheCheckpointWhenCliquesLostAll) {
   train_to(3);
   replace(6);
   replace(7);
@@ -242,7 +242,7 @@ TEST_F(TwoTiers, FallBackToTheCheckpointOnAllRanksWhenACliqueLostAll) {
               ElementsAre("the local save after step 3: the clique [6, 7] holds no copy of rank 6, 7"));
 }
 
-TEST_F(TwoTiers, FallBackToTheCheckpointWhenBothCopiesAreAltered) {
+TEST_F(TwoTiers, FallBackToTheCheckpointWhenCopiesAreAltered) {
   train_to(3);
   rot(0, 0);
   rot(1, 0);
@@ -250,7 +250,7 @@ TEST_F(TwoTiers, FallBackToTheCheckpointWhenBothCopiesAreAltered) {
   expect_checkpoint(run_with_disk(job()), 2);
 }
 
-TEST_F(TwoTiers, UseTheCheckpointWhenTheNumberOfRanksHasChanged) {
+TEST_F(TwoTiers, UseTheCheckpointWhenTheRankCountChanged) {
   train_to(3);
   auto options = job();
   options.session.local.cliques.clear();
@@ -262,7 +262,7 @@ TEST_F(TwoTiers, UseTheCheckpointWhenTheNumberOfRanksHasChanged) {
               Contains(HasSubstr("saved by 8 ranks, this job has 4")));
 }
 
-TEST_F(TwoTiers, UseTheCheckpointWhenTheCliquesHaveChangedAndANodeIsLost) {
+TEST_F(TwoTiers, UseTheCheckpointWhenCliquesAndNodesChanged) {
   train_to(3);
   replace(1);
   auto options = job();
@@ -282,7 +282,7 @@ TEST_F(TwoTiers, DoNotTakeCopiesOfAnotherStrategy) {
   EXPECT_THAT(outcome.ranks[0].restored->passed_over, Contains(HasSubstr("another placement")));
 }
 
-TEST_F(LocalTierJobs, SurviveTheDeathOfARankInEveryStateOfItsKeeper) {
+TEST_F(LocalTierJobs, SurviveARanksDeathInEveryKeeperState) {
   std::uint64_t turn = 0;
   for (const char* state : {"copying", "copied", "receiving", "held", "tidying", "kept"}) {
     for (int victim : {0, 3}) {

@@ -390,7 +390,7 @@ INSTANTIATE_TEST_SUITE_P(Cuts, ContextAndModelParallel, testing::ValuesIn(contex
                          testing::PrintToStringParamName());
 
 // Covers state-12, model-2.
-TEST(ModelParallelCheckpoint, GoesOnWithTheSameBitsOnAnyOtherCut) {
+TEST(ModelParallelCheckpoint, GoesOnBitwiseOnAnyOtherCut) {
   const auto expected = whole(run({}, 6).ranks);
   const std::vector<Cut> shares{{1, 1, 1, Strategy::ddp},   {2, 2, 1, Strategy::zero1},
                                 {2, 1, 2, Strategy::zero3}, {4, 2, 2, Strategy::ddp},
@@ -410,7 +410,7 @@ TEST(ModelParallelCheckpoint, GoesOnWithTheSameBitsOnAnyOtherCut) {
 }
 
 /// A job of any cut on any devices, of which a rank dies or hangs; then others, until one comes to the end.
-TEST(ModelParallelSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
+TEST(ModelParallelSwarm, EndsWithOneRanksBitsWhateverFails) {
   constexpr int kUntil = 6;
   const auto train_one = [](auto&&... arguments) { return train(arguments...); };
   const auto make_whole = [](const auto& ranks) { return whole(ranks); };
@@ -422,7 +422,7 @@ TEST(ModelParallelSwarm, EndsWithTheBitsOfOneRankWhateverFailsOnTheWay) {
   EXPECT_GT(lives.resumed, 50);
 }
 
-TEST(ContextAndModelParallelSwarm, EndsWithTheBitsOfOneRankForEachPieceWhateverFailsOnTheWay) {
+TEST(ContextAndModelParallelSwarm, EndsWithOneRanksBitsPerPieceWhateverFails) {
   constexpr int kUntil = 6;
   const auto train_one = [](auto&&... arguments) { return train(arguments...); };
   const auto make_whole = [](const auto& ranks) { return whole(ranks); };
@@ -476,7 +476,7 @@ TEST(ModelParallelOptions, ThatCannotBeAreRefused) {
             "");
 }
 
-TEST(ModelParallelOptions, ThatRanksOfOneStagePlanDifferentlyIsAMismatch) {
+TEST(ModelParallelOptions, DifferentPlansWithinAStageAreAMismatch) {
   SimulationOptions simulation;
   simulation.ranks = {4};
   const auto outcome = simulate_job<bool>(simulation, [&](SimulatedRank& rank) -> core::Result<bool> {

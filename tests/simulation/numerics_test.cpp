@@ -44,7 +44,7 @@ struct NamedOptimizer {
 class Optimizers : public testing::TestWithParam<NamedOptimizer> {};
 
 // Covers shard-4.
-TEST_P(Optimizers, TakeTheStepsOfAnIndependentComputationBitForBit) {
+TEST_P(Optimizers, TakeAnIndependentComputationsStepsBitForBit) {
   auto script = noisy_script();
   script.session.training.optimizer = GetParam().options;
   for (int lanes : {4, 6}) {
@@ -82,7 +82,7 @@ TEST(OrderedNumerics, SumsMicrobatchesUsesAndLanesInTheirOrder) {
 }
 
 // Covers unit-30.
-TEST(OrderedNumerics, StepsMasterValuesOfNarrowParametersOnAnyNumberOfRanks) {
+TEST(OrderedNumerics, StepsNarrowParametersMasterValuesOnAnyRanks) {
   auto script = noisy_script();
   script.steps = 5;
   script.parameters[0].dtype = script.parameters[2].dtype = core::DType::bf16;
@@ -131,7 +131,7 @@ TEST(Clipping, LeavesASmallGradientAlone) {
   EXPECT_EQ(outcome.ranks[0].outcomes[0].clip_factor, 1);
 }
 
-TEST(FastNumerics, StaysWithinTheRoundingOfTheSumAndIsTheSameOnAllRanks) {
+TEST(FastNumerics, StaysWithinRoundingAndEqualOnAllRanks) {
   auto script = noisy_script();
   script.steps = 1;
   script.learning_rate = 1;
@@ -165,7 +165,7 @@ TEST(FastNumerics, StaysWithinTheRoundingOfTheSumAndIsTheSameOnAllRanks) {
 
 /// In a round without a lane a rank sends zeros, even if its slow device has yet to clear what it sent
 /// before.
-TEST(FastNumerics, ARankWithoutALaneInTheLastRoundAddsNothing) {
+TEST(FastNumerics, RankWithoutALastLaneAddsNothing) {
   for (auto strategy : {core::Strategy::zero2, core::Strategy::zero3, core::Strategy::hsdp}) {
     for (const std::uint32_t resident : {0, 2}) {
       for (const auto wire : {core::DType::f32, core::DType::bf16}) {
@@ -206,7 +206,7 @@ TEST(FastNumerics, ARankWithoutALaneInTheLastRoundAddsNothing) {
 
 /// The gradient of rank r, which plays lane r alone, is 2^r: any wrong group gives another sum.
 // Covers reduce-1, finish-2, adapter-2, beyond-1.
-TEST(ReductionGroups, SumEveryRankOnceWhateverTheNumericsAndTheCopiesOfTheOptimizer) {
+TEST(ReductionGroups, SumEveryRankOnceWhateverNumericsAndCopies) {
   Script script;
   script.parameters = {{"a", {100}}, {"b", {300}}, {"c", {10}}};
   auto& training = script.session.training;
@@ -241,7 +241,7 @@ TEST(ReductionGroups, SumEveryRankOnceWhateverTheNumericsAndTheCopiesOfTheOptimi
 }
 
 // Covers buffer-3.
-TEST(AveragedGradients, OfOnesAreOneForDdpZero1AndAnyInstances) {
+TEST(AveragedGradients, OfOnesAreOneForDdpZero1AndInstances) {
   Script script;
   script.parameters = {{"a", {100}}, {"b", {300}}};
   auto& training = script.session.training;

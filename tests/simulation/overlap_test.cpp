@@ -48,7 +48,7 @@ TEST(Overlap, HidesMostOfTheCommunicationAndShortensTheStep) {
   }
 }
 
-TEST(StepTimes, SayHowMuchOfTheWaitWasTheOptimizerAndNotAnythingElse) {
+TEST(StepTimes, SayHowMuchOfTheWaitWasTheOptimizer) {
   auto options = tiny_job(core::Strategy::ddp, false);
   options.steps = kOverlappedSteps;
 
@@ -93,7 +93,7 @@ Script traced_script(bool overlap) {
 }
 
 // Covers buffer-4.
-TEST(Overlap, LaunchesABucketOnceAStepAndNeverBeforeItsLastGradient) {
+TEST(Overlap, LaunchesBucketsOncePerStepAfterTheirLastGradient) {
   for (auto numerics : {core::Numerics::fast, core::Numerics::ordered}) {
     for (bool overlap : {false, true}) {
       auto script = traced_script(overlap);
@@ -115,7 +115,7 @@ TEST(Overlap, LaunchesABucketOnceAStepAndNeverBeforeItsLastGradient) {
   }
 }
 
-TEST(Overlap, LaunchesEveryBucketUnderTheBackwardOfTheNextThoughTheirDtypesTakeTurns) {
+TEST(Overlap, LaunchesBucketsUnderTheNextBackwardThoughDtypesAlternate) {
   const auto narrow = core::DType::bf16;
   auto script = traced_script(true);
   script.parameters = {{"a", {40}}, {"b", {40}, narrow}, {"c", {40}}, {"d", {40}, narrow}};
@@ -142,7 +142,7 @@ TEST(Overlap, LaunchesEveryBucketUnderTheBackwardOfTheNextThoughTheirDtypesTakeT
 }
 
 // Covers ready-1.
-TEST(Session, SaysTheSameTwiceWhenNothingIsOnItsWay) {
+TEST(Session, SaysTheSameTwiceWhenNothingIsComing) {
   SimulationOptions simulation;
   simulation.ranks = {2};
   auto options = tiny_job(core::Strategy::zero1);
@@ -162,7 +162,7 @@ TEST(Session, SaysTheSameTwiceWhenNothingIsOnItsWay) {
   EXPECT_TRUE(outcome.ranks[0] && outcome.ranks[1]) << "asking again starts no work";
 }
 
-TEST(Session, AnswersEveryCallWithTheErrorAfterARankDied) {
+TEST(Session, AnswersEveryCallWithTheErrorAfterADeath) {
   SimulationOptions simulation;
   simulation.ranks = {2};
   simulation.faults = {{SimulatedFault::Kind::kill, {1}, std::chrono::milliseconds(20)}};

@@ -54,7 +54,7 @@ void expect_values_on_any_ranks(Script script) {
   }
 }
 
-TEST(ParameterGroupsOfAJob, AreSteppedEachByItsOptimizerRateAndDecayOnAnyRanks) {
+TEST(ParameterGroupsOfAJob, StepByOwnOptimizerRateAndDecayAnywhere) {
   expect_values_on_any_ranks(script_of({{1, {.kind = OptimizerKind::adamw, .weight_decay = 0.1}},
                                         {0.5, {.kind = OptimizerKind::lion, .weight_decay = 0.2}},
                                         {2, {.kind = OptimizerKind::sgd, .momentum = 0.9}}},
@@ -112,7 +112,7 @@ JobOutcome<TinyTrainerResult> run_on(Storage& disk, int ranks, const TinyTrainer
 }
 
 // Covers state-11, state-16, state-17.
-TEST(ParameterGroupsOfAJob, GoOnWithTheSameBitsOnOtherRanksOfDdpAndZero1) {
+TEST(ParameterGroupsOfAJob, GoOnBitwiseOnOtherDdpAndZero1Ranks) {
   const core::ParameterGroup lion{1, {.kind = OptimizerKind::lion}};
   const core::ParameterGroup muon{1, {.kind = OptimizerKind::muon}};
   const core::ParameterGroup adamw{0.5, {}};

@@ -217,7 +217,7 @@ std::vector<Cut> cuts() {
 
 class UnitPasses : public testing::TestWithParam<Cut> {};
 
-TEST_P(UnitPasses, OfAPipelineStageHaveTheBitsOfLaneAfterLane) {
+TEST_P(UnitPasses, OfAPipelineStageHaveLaneByLaneBits) {
   const Cut& cut = GetParam();
   const auto alone = run({.lanes = cut.lanes});
   ASSERT_EQ(problems_of(alone.report), "");
@@ -240,7 +240,7 @@ TEST_P(UnitPasses, OfAPipelineStageHaveTheBitsOfLaneAfterLane) {
 INSTANTIATE_TEST_SUITE_P(Cuts, UnitPasses, testing::ValuesIn(cuts()), testing::PrintToStringParamName());
 
 /// The sums of the first step are exact in any order.
-TEST(FastUnitPasses, AddNothingOfOtherUnitsInARoundInWhichARankHasNoLane) {
+TEST(FastUnitPasses, AddNothingOfOtherUnitsInALanelessRound) {
   constexpr auto kFast = core::Numerics::fast;
   const auto one_step = [](const Cut& cut, std::chrono::microseconds latency) {
     SimulationOptions simulation{.ranks = {cut.ranks}};
@@ -325,7 +325,7 @@ void run_swarm(std::uint64_t seeds) {
   EXPECT_GE(ended, seeds * 2 / 3);
 }
 
-TEST(UnitPassesSwarm, HasTheBitsOfLaneAfterLaneOnAnyCutAndEndsWhoeverDies) {
+TEST(UnitPassesSwarm, HasLaneByLaneBitsOrEndsWhoeverDies) {
   run_swarm(150);
 }
 

@@ -63,7 +63,7 @@ class PassedOver : public testing::TestWithParam<core::Strategy> {
 };
 
 // Covers finish-16.
-TEST_P(PassedOver, AStepWithNaNInTheGradientOfOneLane) {
+TEST_P(PassedOver, AStepWithNaNInOneLanesGradient) {
   auto clean = script;
   script.gradient = [good = clean.gradient](const GradientPlace& place) {
     bool bad = place.step.value == 1 && place.lane.value == 4 && place.parameter == 1 && place.element == 7;
@@ -106,7 +106,7 @@ TEST_P(PassedOver, AStepForWhichRanksGaveOtherLearningRates) {
   }
 }
 
-TEST_P(PassedOver, AStepInWhichALaneDoesNotUseAParameter) {
+TEST_P(PassedOver, AStepWhoseLaneLeavesAParameterUnused) {
   script.uses = [](const GradientPlace& place) {
     return place.step.value == 1 && place.lane.value == 3 && place.parameter == 0 ? 0 : 1;
   };
@@ -120,7 +120,7 @@ TEST_P(PassedOver, AStepInWhichALaneDoesNotUseAParameter) {
     EXPECT_THAT(rank.outcomes[1].reason, HasSubstr(who + "parameter a gave 0 of 1 gradients in lane 3"));
 }
 
-TEST_P(PassedOver, AStepInWhichAGradientComesMoreOftenThanLearned) {
+TEST_P(PassedOver, AStepWhoseGradientComesMoreOftenThanLearned) {
   script.uses = [](const GradientPlace& place) {
     return place.step.value == 1 && place.lane.value == 5 && place.parameter == 2 ? 2 : 1;
   };
@@ -134,7 +134,7 @@ TEST_P(PassedOver, AStepInWhichAGradientComesMoreOftenThanLearned) {
 }
 
 /// What is added to memory that was reduced and cleared before the step's end.
-TEST_P(PassedOver, AStepInWhichAGradientComesAgainAfterItsBucketWasReduced) {
+TEST_P(PassedOver, AStepWhoseGradientReturnsAfterItsReduction) {
   script.backward_time = std::chrono::milliseconds(1);
   SimulationOptions simulation;
   simulation.ranks = {kRanks};
@@ -189,7 +189,7 @@ TEST(UnusedParameters, ByPolicyHaveTheBitsOfExplicitZeros) {
   }
 }
 
-TEST(UnusedParameters, MayComeSeveralTimesInLaterLanesThatUseThem) {
+TEST(UnusedParameters, MayComeRepeatedlyInLaterLanesThatUseThem) {
   for (const auto strategy : {core::Strategy::ddp, core::Strategy::zero3}) {
     for (const std::uint32_t parameter : {0, 1, 2}) {
       auto script = three_steps();
@@ -256,7 +256,7 @@ TEST(Joining, NamesTheFirstSettingInWhichTwoRanksDiffer) {
   EXPECT_THAT(error.message, HasSubstr("rank 0 has \"clip norm 0\", rank 1 has \"clip norm 2\""));
 }
 
-TEST(Joining, NamesTheFirstParameterInWhichTwoRanksDifferThoughTheirCollectivesAreTheSame) {
+TEST(Joining, NamesTheFirstDifferingParameterDespiteEqualCollectives) {
   auto ours = three_steps();
   ours.parameters = {{"a", {40}}, {"b", {8}}, {"c", {16}}};
   auto theirs = ours;
@@ -279,7 +279,7 @@ TEST(Joining, RefusesAModelWithOneParameterMore) {
   EXPECT_THAT(error.message, HasSubstr("\"parameter"));
 }
 
-TEST(Joining, NamesTheFirstDifferenceOfPlansThatNoMessageCanHold) {
+TEST(Joining, NamesTheFirstDifferenceOfOversizedPlans) {
   auto ours = three_steps();
   ours.session.training.bucket_elements = 10'000;
   ours.parameters.clear();

@@ -10,7 +10,7 @@ namespace {
 constexpr std::uint64_t kSeeds = 1000;
 constexpr std::uint64_t kSeedsRunTwice = 50;
 
-TEST(Simulation, AThousandSeedsBreakNoInvariantAndAgreeInTheirBits) {
+TEST(Simulation, AThousandSeedsBreakNoInvariantNorBits) {
   auto options = tiny_job(core::Strategy::zero1);
   const auto reference = simulate_tiny(1, 0, options).ranks[0].state_hash;
 
@@ -22,7 +22,7 @@ TEST(Simulation, AThousandSeedsBreakNoInvariantAndAgreeInTheirBits) {
   }
 }
 
-TEST(Simulation, TwoRunsOfASeedAreTheSameRunAndOtherSeedsAreOthers) {
+TEST(Simulation, RunsOfASeedAgreeAndOtherSeedsDiffer) {
   auto options = tiny_job(core::Strategy::zero1);
   std::set<std::uint64_t> traces;
 
@@ -38,7 +38,7 @@ TEST(Simulation, TwoRunsOfASeedAreTheSameRunAndOtherSeedsAreOthers) {
   EXPECT_EQ(traces.size(), kSeedsRunTwice);
 }
 
-TEST(Simulation, GivesNoUniqueNumberTwiceAndTheSameOnesToTheSameSeed) {
+TEST(Simulation, GivesUniqueNumbersThatDependOnTheSeed) {
   constexpr int kJobRanks = 3;
   constexpr std::size_t kCalls = 4;
   const auto numbers_of = [](std::uint64_t seed) {

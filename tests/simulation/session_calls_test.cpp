@@ -162,7 +162,7 @@ float first_of(Session& session, std::uint32_t parameter) {
   return core::bf16_to_float(session.parameter<std::uint16_t>({parameter}).value()[0]);
 }
 
-TEST(SessionCalls, SaveFirstValuesAsTheyWereWrittenHoweverLongTheOptimizerTakesToCopyThem) {
+TEST(SessionCalls, SaveFirstValuesAsWrittenHoweverSlowTheOptimizer) {
   SimulatedStorage disk({});
   save_threes(disk, 1e6);
   before_steps(
@@ -175,7 +175,7 @@ TEST(SessionCalls, SaveFirstValuesAsTheyWereWrittenHoweverLongTheOptimizerTakesT
       &disk);
 }
 
-TEST(SessionCalls, WriteFirstValuesAfterARestoreToTheOptimizersCopyToo) {
+TEST(SessionCalls, WriteFirstValuesAfterRestoresToTheOptimizerToo) {
   SimulatedStorage disk({});
   save_threes(disk);
   before_steps(
@@ -226,7 +226,7 @@ TEST(SessionCalls, TakeTheComputeStreamBeforeTheFirstStepOnly) {
   });
 }
 
-TEST(SessionCalls, WaitForAnOperationThatIsOlderThanTheComputeStream) {
+TEST(SessionCalls, WaitForAnOperationOlderThanTheComputeStream) {
   before_steps([](Session& session) -> core::Result<void> {
     TRY(fill(session, 3));
     auto* const group = TRY(session.group("all"));

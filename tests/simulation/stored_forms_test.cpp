@@ -47,7 +47,7 @@ TEST(StackedParameters, ARuleThatDoesNotFitIsRefused) {
   EXPECT_NE(error.find("has 7 rows here, expected an even number"), std::string::npos) << error;
 }
 
-TEST(NarrowParameters, GoOnInFp32WithMoreBitsThanBf16Holds) {
+TEST(NarrowParameters, GoOnInFp32WithMoreBitsThanBf16) {
   SimulatedStorage disk({});
   Task narrow;
   narrow.dtype = core::DType::bf16;
@@ -82,7 +82,7 @@ TEST(NarrowParameters, AreReadFromWideOnes) {
   for (const auto& rank : outcome.ranks) EXPECT_EQ(rank.restored_gate, expected);
 }
 
-TEST(NarrowParameters, ThatACheckpointLacksGoOnFromTheirFirstValues) {
+TEST(NarrowParameters, MissingInACheckpointGoOnFromFirstValues) {
   for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
     SimulatedStorage disk({});
     Task saving;

@@ -78,7 +78,7 @@ constexpr auto* kBothRegister =
     "ranks 0 and 1 keep different parts of the model, and both register 'w' as theirs";
 constexpr auto* kBothStore = "rank 0 and rank 1 both store a tensor of their own as 'w'; give parameters of";
 
-TEST(StoredKeys, OfTwoStagesMustDifferUnlessOneIsACopy) {
+TEST(StoredKeys, OfTwoStagesMustDifferUnlessOneCopies) {
   core::TrainingOptions training;
   training.pipeline_parallel = 2;
   core::ParameterSpec copy{"w", {4}};
@@ -89,7 +89,7 @@ TEST(StoredKeys, OfTwoStagesMustDifferUnlessOneIsACopy) {
   EXPECT_EQ(refusal_of_two(training, copy, {"w", {4}}), "");
 }
 
-TEST(StoredKeys, OfAStageAndOfATrainersTensorOnAnotherMustDiffer) {
+TEST(StoredKeys, OfAStageAndAnotherStagesTensorMustDiffer) {
   core::TrainingOptions training;
   training.pipeline_parallel = 2;
 

@@ -159,7 +159,7 @@ JobOutcome<StagesTrained> run_stages(const StagesCase& job) {
 }
 
 // Covers finish-3, reduce-5.
-TEST(SumOverStages, OfAConditionalEmbedderIsInTheOrderOfStagesToTheBit) {
+TEST(SumOverStages, OfAConditionalEmbedderIsInStageOrderBitwise) {
   for (const auto strategy : {Strategy::ddp, Strategy::zero1}) {
     for (const auto& [stages, dp, staging] :
          std::vector<std::tuple<int, int, std::int64_t>>{{2, 1, 0}, {2, 2, 0}, {3, 2, 24}, {2, 4, 0}}) {
@@ -181,7 +181,7 @@ TEST(SumOverStages, OfAConditionalEmbedderIsInTheOrderOfStagesToTheBit) {
   }
 }
 
-TEST(SumOverStages, InFastNumericsIsTheSameUpToItsOrder) {
+TEST(SumOverStages, InFastNumericsIsTheSameUpToOrder) {
   for (const auto strategy : {Strategy::ddp, Strategy::zero1}) {
     const StagesCase job{.strategy = strategy, .numerics = core::Numerics::fast, .stages = 2, .dp = 2};
 

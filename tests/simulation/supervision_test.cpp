@@ -90,7 +90,7 @@ class Supervision : public testing::TestWithParam<InjectionPoint> {};
 
 /// Either the actor is replaced, and all that is lost is a save that names it, or all ranks are told its
 /// name.
-TEST_P(Supervision, EndsWhatAnActorThrowsAsADecisionOfItsParent) {
+TEST_P(Supervision, EndsWhatAnActorThrowsByItsParentsDecision) {
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
     const auto injected = inject(GetParam(), seed);
     const auto& report = injected.outcome.report;
@@ -202,7 +202,7 @@ class ThrowingStorage final : public Storage {
   Storage& storage_;
 };
 
-TEST(SupervisedWork, OfTheWorkerForFilesIsThatOfTheActorThatAskedForIt) {
+TEST(SupervisedWork, OfTheFileWorkerIsTheAskingActors) {
   SimulatedStorage disk({});
   auto simulation = machines_of(disk, 2, 1);
   const auto options = saving_job(core::Strategy::zero1, kTrainedSteps);
@@ -238,7 +238,7 @@ class HopelessMachine final : public Machine {
   std::unique_ptr<Machine> machine_;
 };
 
-TEST(SupervisedWork, OfAnActorThatFailsAgainAndAgainFailsTheRank) {
+TEST(SupervisedWork, OfARepeatedlyFailingActorFailsTheRank) {
   SimulatedStorage disk({});
   const auto options = saving_job(core::Strategy::zero1, kTrainedSteps);
 
@@ -260,7 +260,7 @@ TEST(SupervisedWork, OfAnActorThatFailsAgainAndAgainFailsTheRank) {
 }
 
 /// Its rank's process ends, which the others see.
-TEST(SupervisedWork, OfASupervisorThatCannotFenceItsRankEndsTheProcess) {
+TEST(SupervisedWork, OfASupervisorWithoutAFenceEndsTheProcess) {
   const auto outcome = simulate_job<TinyTrainerResult>({.ranks = {3}}, [&](SimulatedRank& rank) {
     AlteredWorld world(rank);
     world.alter_machine = [&](const messages::Address& address, std::unique_ptr<Machine>& machine) {
@@ -300,7 +300,7 @@ class SilentShard final : public Machine {
   core::Step last_;
 };
 
-TEST(TrainersDeadline, FailsTheSessionOnAllRanksAndIsTheAnswerToEveryCall) {
+TEST(TrainersDeadline, FailsTheSessionEverywhereAndAnswersEveryCall) {
   using namespace std::chrono_literals;
   auto options = tiny_job(core::Strategy::ddp);
   options.session.step_deadline = 2s;

@@ -61,7 +61,7 @@ int draw_distribution(RandomStream& draw, TinyTrainerOptions& options) {
   return ranks;
 }
 
-TEST(Swarm, EveryDistributionOfAJobHasTheBitsOfOneRankWithoutSharding) {
+TEST(Swarm, EveryDistributionHasOneUnshardedRanksBits) {
   for (std::uint64_t seed = 0; seed < kDraws; ++seed) {
     RandomStream draw(seed, "swarm_test", "options");
     auto options = draw_model(draw);

@@ -160,7 +160,7 @@ TEST(TrainerGroup, MovesPartsOfAnySizeToItsMembers) {
   EXPECT_EQ(outcome.ranks[3], (std::vector<float>{2, 2, 2, 3}));
 }
 
-TEST(TrainerGroup, WithoutMembersIsOneOfAllRanksHoweverManyThereAre) {
+TEST(TrainerGroup, WithoutMembersIsOfAllRanks) {
   for (const int ranks : {1, 2, 3}) {
     SimulationOptions simulation;
     simulation.ranks = {ranks};
@@ -262,7 +262,7 @@ TEST(TrainerGroup, SendsFromStageToStage) {
   EXPECT_EQ(outcome.ranks[2], std::vector<float>{12.5F});
 }
 
-TEST(TrainerGroup, ThatMembersUseDifferentlyEndsTheJobAndNamesTheOperation) {
+TEST(TrainerGroup, UsedDifferentlyEndsTheJobNamingTheOperation) {
   const auto outcome = run_square([](Session& session, Rank rank) -> core::Result<std::vector<float>> {
     auto& row = *TRY(session.group("row"));
     std::vector<float> values(rank.value == 1 ? 5 : 4, 1);
@@ -299,7 +299,7 @@ TEST(TrainerGroup, OfARankThatDiesEndsForTheOthers) {
   }
 }
 
-TEST(TrainerGroup, ThatDoesNotExistIsNamedWithThoseThatDo) {
+TEST(TrainerGroup, ThatIsMissingIsNamedWithExistingOnes) {
   const auto outcome = run_square([](Session& session, Rank) -> core::Result<std::vector<float>> {
     const auto found = session.group("diagonal");
     EXPECT_FALSE(found);

@@ -23,7 +23,7 @@ std::vector<std::unique_ptr<SimulatedStorage>> add_nodes(SimulationOptions& simu
 }
 
 // Covers save-5.
-TEST(TrainerState, IsSavedAsItWasAndLoadedOnAnyNumberOfRanks) {
+TEST(TrainerState, IsSavedUnchangedAndLoadedOnAnyRanks) {
   for (int from : {1, 2, 3, 4, 8}) {
     SimulatedStorage disk({});
     save_steps(disk, from, {}, 3);
@@ -110,7 +110,7 @@ core::Result<std::vector<float>> train_with_an_empty_part(SimulatedRank& rank, c
   return values;
 }
 
-TEST(TrainerState, IsInLocalCopiesThoughOneOfTwoRanksHoldsNothingOfIt) {
+TEST(TrainerState, IsInLocalCopiesThoughOneRankHoldsNone) {
   // Rank 1 holds parameters besides, or nothing.
   for (const auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
     SimulatedStorage disk({});
@@ -129,7 +129,7 @@ TEST(TrainerState, IsInLocalCopiesThoughOneOfTwoRanksHoldsNothingOfIt) {
   }
 }
 
-TEST(TrainerState, PartsThatAreNoWholeAreRefusedByAllRanks) {
+TEST(TrainerState, PartsThatAreIncompleteAreRefusedByAllRanks) {
   SimulatedStorage disk({});
   auto outcome = simulate_job<int>(machines(disk, 2), [](SimulatedRank& rank) -> core::Result<int> {
     std::vector<float> values(4);
@@ -194,7 +194,7 @@ TEST_F(StrictnessOfRestore, RefusesByDefaultWhatTheCheckpointLacks) {
 }
 
 // Covers strict-6.
-TEST_F(StrictnessOfRestore, ThatLooksAtNothingFailsWhereAKeyIsRead) {
+TEST_F(StrictnessOfRestore, ThatChecksNothingFailsWhereAKeyIsRead) {
   const auto error = common_error(restore(Strictness::assume_ok_unexpected).report);
   EXPECT_EQ(error.find("Unexpected keys"), std::string::npos) << error;
   EXPECT_NE(error.find("average"), std::string::npos) << error;
@@ -229,7 +229,7 @@ TEST_F(StrictnessOfRestore, SaysWhatOnlyTheCheckpointHas) {
   for (const auto& rank : outcome.ranks) EXPECT_EQ(rank.restored->missing, core::KeySet{"clock"});
 }
 
-TEST(Strictness, FirstValuesThatADamagedCheckpointOverwroteAreNotKept) {
+TEST(Strictness, FirstValuesOverwrittenByDamagedCheckpointsAreNotKept) {
   SimulatedStorage disk({});
   save_steps(disk, 2, {}, 3);
   ASSERT_TRUE(disk.rot("step_00000003/shard_00001_0.safetensors"));
@@ -245,7 +245,7 @@ TEST(Strictness, FirstValuesThatADamagedCheckpointOverwroteAreNotKept) {
   EXPECT_NE(error.find("its first values are lost"), std::string::npos) << error;
 }
 
-TEST(Strictness, FirstValuesThatADamagedLocalCopyOverwroteAreNotKept) {
+TEST(Strictness, FirstValuesOverwrittenByDamagedCopiesAreNotKept) {
   SimulatedStorage disk({});
   Task without;
   without.average = false;

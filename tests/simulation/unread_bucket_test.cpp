@@ -113,12 +113,12 @@ SimulationOptions two_ranks(std::uint64_t seed) {
   return simulation;
 }
 
-TEST_P(UnreadBucket, IsReducedOnlyAfterTheUpdateBeforeHasClearedItsGradients) {
+TEST_P(UnreadBucket, IsReducedOnlyAfterTheUpdateClearedItsGradients) {
   for (std::uint64_t seed = 1; seed <= 5; ++seed)
     expect_values(two_ranks(seed), script, expected_values(script), false);
 }
 
-TEST_P(UnreadBucket, IsReducedOnlyAfterARefusedStepHasClearedItsGradients) {
+TEST_P(UnreadBucket, IsReducedOnlyAfterRefusalsClearedItsGradients) {
   auto without = script;
   script.refusal = [](core::Rank rank, core::Step step) {
     return std::string(rank.value == 1 && step.value == 3 ? "the data ran out" : "");
@@ -207,7 +207,7 @@ class UnusedUnit : public testing::TestWithParam<UnitCase> {};
 
 /// A slot of the pool of gradients that an unused unit has in its turn stays its own until it is reduced.
 // Covers beyond-7.
-TEST_P(UnusedUnit, TakesNoGradientsFromUnitsThatHaveItsSlotBeforeAndAfter) {
+TEST_P(UnusedUnit, TakesNoGradientsOfOtherUnitsOfItsSlot) {
   const auto& [strategy, numerics, gathered_units, overlap, used] = GetParam();
   Script script;
   // Units of one size, and one that is larger, so that the zeros of one do not clear all of another.

@@ -112,7 +112,7 @@ class Job {
   RecordedOperation* operation_ = nullptr;
 };
 
-TEST(Diagnosis, NamesTheRankThatDidNotPostWhatOthersWaitIn) {
+TEST(Diagnosis, NamesTheRankNotPostingWhatOthersAwait) {
   const auto found = Job(4)
                          .group("dp", {0, 1, 2, 3})
                          .post({0, 1, 2, 3}, 16, 1, FlightState::ended)
@@ -203,7 +203,7 @@ TEST(Diagnosis, FindsRanksThatWaitForEachOther) {
               HasSubstr("wait for each other: rank 0 waits in all_reduce number 4 of group a"));
 }
 
-TEST(Diagnosis, PrefersAProcessThatIsGoneToOneThatIsSlow) {
+TEST(Diagnosis, PrefersALostProcessToASlowOne) {
   const auto found = Job(3)
                          .group("dp", {0, 1, 2})
                          .post({0}, 17, 6, FlightState::failed)
@@ -216,7 +216,7 @@ TEST(Diagnosis, PrefersAProcessThatIsGoneToOneThatIsSlow) {
   EXPECT_THAT(found.culprits, ElementsAre(Rank{1}));
 }
 
-TEST(Diagnosis, BlamesNoRankThatIsGoneBecauseItWaitedInVain) {
+TEST(Diagnosis, BlamesNoLostRankThatWaitedInVain) {
   const auto found = Job(3)
                          .group("dp", {0, 1, 2})
                          .post({0, 1}, 17, 6, FlightState::failed)
@@ -241,7 +241,7 @@ TEST(Diagnosis, CountsNothingThatCameAfterTheFailure) {
   EXPECT_THAT(found.culprits, ElementsAre(Rank{2}));
 }
 
-TEST(Diagnosis, NamesAStoppedProcessThatAllHaveMetInTheOperation) {
+TEST(Diagnosis, NamesAStoppedProcessAllMetInTheOperation) {
   const auto found = Job(3)
                          .group("dp", {0, 1, 2})
                          .post({0, 1, 2}, 17, 6)
@@ -261,7 +261,7 @@ TEST(Diagnosis, AsksForTheRecordsOfOtherHosts) {
   EXPECT_THAT(found.sentence, HasSubstr("rank 2 has no record here"));
 }
 
-TEST(Diagnosis, NamesTheRankThatIsNotThereWhereOthersWaitInTheRuntime) {
+TEST(Diagnosis, NamesTheAbsentRankOthersAwaitInTheRuntime) {
   Job job(3);
   for (const int rank : {0, 2}) {
     job.record(rank).waits_for = "all ranks to join";

@@ -74,7 +74,7 @@ ChaosReport report_of(const char* text) {
   return run_chaos(*schedule);
 }
 
-TEST(Chaos, AProcessMayEndWhileItsLauncherWaitsForItsWelcome) {
+TEST(Chaos, ProcessMayEndWhileItsLauncherAwaitsItsWelcome) {
   const auto report = report_of(R"(troupe chaos 1
 seed 61191
 nodes 3

@@ -19,7 +19,7 @@ TEST(ChaosSchedule, IsTheSameOnceWrittenAndRead) {
   }
 }
 
-TEST(ChaosSchedule, IsDrawnAlikeForOneSeedAndUnlikeForOthers) {
+TEST(ChaosSchedule, DependsOnItsSeed) {
   EXPECT_EQ(drawn_schedule(7, {}), drawn_schedule(7, {}));
   EXPECT_FALSE(drawn_schedule(7, {}) == drawn_schedule(8, {}));
 }

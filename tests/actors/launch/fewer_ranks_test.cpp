@@ -74,7 +74,7 @@ std::optional<Effect> one(const NodeEffects& effects) {
   return std::nullopt;
 }
 
-TEST(FewerRanks, AreMoreAgainAtTheEndOfAStepOnceAnotherProcessStandsBy) {
+TEST(FewerRanks, GrowAgainAfterAStepOnceAnotherStandsBy) {
   auto machine = elastic(2, 1);
   EXPECT_EQ(replaced(machine.exited(2, kDied, second(5), kStay))->losses[0].remedy, Remedy::fewer_ranks);
   EXPECT_TRUE(machine.stand_by({2}, second(7)).empty()) << "the three have not begun yet";
@@ -95,7 +95,7 @@ TEST(FewerRanks, AreMoreAgainAtTheEndOfAStepOnceAnotherProcessStandsBy) {
   EXPECT_TRUE(machine.is_rebuilding());
 }
 
-TEST(FewerRanks, GoOnAsTheyAreWhereTheOneThatWouldJoinIsLost) {
+TEST(FewerRanks, GoOnWhenTheJoiningRankIsLost) {
   auto machine = elastic(2, 1);
   machine.exited(2, kDied, second(5), kStay);
   machine.formed();

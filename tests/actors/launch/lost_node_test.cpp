@@ -53,7 +53,7 @@ TEST(LostNode, StopsTheOthersAtOnceAndIsTheCause) {
   EXPECT_EQ(find_effect<Finish>(end)->exit_code, 1);
 }
 
-TEST(LostNode, ExplainsRanksThatEndedBecauseOfItBeforeItWasNoticed) {
+TEST(LostNode, ExplainsRanksThatEndedBeforeItWasNoticed) {
   auto machine = on_two_nodes(0);
   machine.exited(0, {kExitFenced, 0}, seconds(5));
 
@@ -86,7 +86,7 @@ TEST(LostNode, IsWaitedForBeforeARestart) {
   EXPECT_EQ(find_effect<StartGang>(back)->generation, 1);
 }
 
-TEST(LostNode, EndsTheJobIfItDoesNotComeBackInTime) {
+TEST(LostNode, EndsTheJobUnlessItReturnsInTime) {
   auto machine = on_two_nodes(3);
   machine.node_lost(1, seconds(5));
   machine.exited(0, {0, SIGTERM}, seconds(6));
@@ -98,7 +98,7 @@ TEST(LostNode, EndsTheJobIfItDoesNotComeBackInTime) {
   EXPECT_EQ(machine.verdict(), "node 1 did not come back within 60 s");
 }
 
-TEST(LostNode, MayBeLostAgainDuringThePauseBeforeARestart) {
+TEST(LostNode, MayBeLostAgainDuringARestartPause) {
   auto machine = on_two_nodes(9);
   for (int failure = 0; failure < 2; ++failure) {
     for (int rank = 0; rank < 4; ++rank) machine.exited(rank, {1, 0}, milliseconds(failure));
@@ -112,7 +112,7 @@ TEST(LostNode, MayBeLostAgainDuringThePauseBeforeARestart) {
   EXPECT_NE(find_effect<StartGang>(machine.node_ready(1, seconds(3))), nullptr);
 }
 
-TEST(LostNode, ARestartBeginsOnlyWhenEveryNodeHasClearedAway) {
+TEST(LostNode, RestartBeginsOnlyWhenEveryNodeIsClear) {
   auto machine = on_two_nodes(3);
   for (const int rank : {3, 1, 0}) machine.exited(rank, {1, 0}, seconds(5));
 
@@ -189,7 +189,7 @@ NodeAgentMachine elastic(int max_restarts = 0) {
   return machine;
 }
 
-TEST(LostNode, ThatIsNotNeededLeavesTheOthersToGoOnAndIsTakenInAtTheEndOfAStep) {
+TEST(LostNode, IsLeftBehindIfUnneededAndTakenInLater) {
   auto machine = elastic();
 
   const auto* const fewer = find_effect<ReplaceRanks>(machine.node_lost(1, seconds(5), kStay));
@@ -208,7 +208,7 @@ TEST(LostNode, ThatIsNotNeededLeavesTheOthersToGoOnAndIsTakenInAtTheEndOfAStep) 
   EXPECT_EQ(find_effect<AdmitSpares>(admitted)->slots, (std::vector{0, 1, 2, 3}));
 }
 
-TEST(LostNode, AProcessOfItThatNeverStandsByDoesNotKeepTheOthersOut) {
+TEST(LostNode, ProcessThatNeverStandsByDoesNotBlockOthers) {
   auto machine = elastic();
   machine.node_lost(1, seconds(5), kStay);
   machine.formed();
@@ -219,7 +219,7 @@ TEST(LostNode, AProcessOfItThatNeverStandsByDoesNotKeepTheOthersOut) {
   EXPECT_NE(find_effect<AskToWait>(machine.stand_by({3}, seconds(9))), nullptr);
 }
 
-TEST(LostNode, AnotherOneMayComeToAJobThatCanDoWithFewer) {
+TEST(LostNode, AnotherMayJoinAJobThatRunsWithFewer) {
   auto machine = elastic();
 
   machine.node_added({2, 1}, seconds(5));
@@ -229,7 +229,7 @@ TEST(LostNode, AnotherOneMayComeToAJobThatCanDoWithFewer) {
   EXPECT_EQ(machine.node_of(6), 2);
 }
 
-TEST(LostNode, IsNotWaitedForByAGangThatIsStartedAnewWithoutIt) {
+TEST(LostNode, IsNotAwaitedByAGangRestartedWithoutIt) {
   auto machine = elastic(3);
   machine.node_lost(1, seconds(5));
   machine.exited(0, {0, SIGTERM}, seconds(6));
@@ -252,7 +252,7 @@ TEST(LostNode, RanksThatHaveLostEachOtherFormAgain) {
   EXPECT_EQ(find_effect<FormAgain>(again)->generation, 1);
 }
 
-TEST(LostNode, ItsRanksAreStartedAgainByTheLauncherThatFollowsTheOneOfNodeZero) {
+TEST(LostNode, SuccessorOfNodeZeroRestartsItsRanks) {
   auto config = with_spares();
   config.first_generation = 8;
   NodeAgentMachine machine(config);
@@ -268,7 +268,7 @@ TEST(LostNode, ItsRanksAreStartedAgainByTheLauncherThatFollowsTheOneOfNodeZero) 
   EXPECT_EQ(machine.restarts(), 1);
 }
 
-TEST(LostNode, AllAreStartedAnewWhereTheLauncherThatFollowsCannotMendIt) {
+TEST(LostNode, AllRestartWhereTheNextLauncherCannotMendIt) {
   auto config = with_spares();
   config.first_generation = 8;
   config.max_restarts = 0;
@@ -280,7 +280,7 @@ TEST(LostNode, AllAreStartedAnewWhereTheLauncherThatFollowsCannotMendIt) {
   EXPECT_EQ(find_effect<StartGang>(anew)->generation, 8);
 }
 
-TEST(LostNode, ALauncherThatFollowsAndHadNoRanksChangesNobodysPlace) {
+TEST(LostNode, SuccessorWithoutRanksChangesNobodysPlace) {
   auto config = with_spares();
   config.first_generation = 8;
   NodeAgentMachine machine(config);
@@ -292,7 +292,7 @@ TEST(LostNode, ALauncherThatFollowsAndHadNoRanksChangesNobodysPlace) {
   EXPECT_NE(find_effect<StartSpare>(machine.take_in()), nullptr) << "its own processes come later";
 }
 
-TEST(LostNode, ALauncherThatFollowsStartsWhatWasStillToBeStarted) {
+TEST(LostNode, SuccessorStartsWhatWasStillToBeStarted) {
   auto config = with_spares();
   config.first_generation = 8;
   NodeAgentMachine machine(config);

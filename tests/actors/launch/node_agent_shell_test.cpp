@@ -30,7 +30,7 @@ using node_tests::kCompletes;
 using node_tests::kTrains;
 using node_tests::Node;
 
-TEST(NodeAgentShell, LetsAStoppedRankGoOnOnceOthersHaveEndedWell) {
+TEST(NodeAgentShell, ResumesAStoppedRankOnceOthersEndedWell) {
   Node node({.ranks = 3}, [](int, int rank) {
     return rank == 1 ? SimulatedProgram{.is_stopped = true}
                      : SimulatedProgram{.lifetime = seconds(20 * rank + 1)};
@@ -44,7 +44,7 @@ TEST(NodeAgentShell, LetsAStoppedRankGoOnOnceOthersHaveEndedWell) {
   EXPECT_TRUE(node.is_quiet());
 }
 
-TEST(NodeAgentShell, LeavesAStoppedRankToItsPeersWhileAllRun) {
+TEST(NodeAgentShell, LeavesStoppedRanksToTheirPeersWhileAllRun) {
   Node node({.ranks = 2}, [](int, int rank) {
     return rank == 1 ? SimulatedProgram{.is_stopped = true} : fails_after(seconds(100), {kExitFenced, 0});
   });
@@ -55,7 +55,7 @@ TEST(NodeAgentShell, LeavesAStoppedRankToItsPeersWhileAllRun) {
   EXPECT_THAT(node.said_, ::testing::Not(::testing::Contains("rank 1 goes on")));
 }
 
-TEST(NodeAgentShell, StartsOneProcessInThePlaceOfARankWhileTheOthersStay) {
+TEST(NodeAgentShell, ReplacesOneProcessWhileTheOthersStay) {
   Node node({.ranks = 3, .max_restarts = 1, .in_place = true}, [](int generation, int rank) {
     return generation == 0 && rank == 1 ? fails_after(seconds(5)) : SimulatedProgram{.lifetime = seconds(20)};
   });
@@ -69,7 +69,7 @@ TEST(NodeAgentShell, StartsOneProcessInThePlaceOfARankWhileTheOthersStay) {
   EXPECT_THAT(node.said_, testing::ElementsAre("rank 1 is replaced"));
 }
 
-TEST(NodeAgentShell, SaysThatTheJobIsStoppedToRanksThatFormAnEpoch) {
+TEST(NodeAgentShell, TellsRanksFormingAnEpochOfTheJobsStop) {
   for (const bool is_formed : {false, true}) {
     Node node({.ranks = 3, .max_restarts = 1, .in_place = true}, [](int generation, int rank) {
       return generation == 0 && rank == 1 ? fails_after(seconds(5)) : kTrains;
@@ -90,7 +90,7 @@ TEST(NodeAgentShell, SaysThatTheJobIsStoppedToRanksThatFormAnEpoch) {
   }
 }
 
-TEST(NodeAgentShell, SaysTheFailureToThoseThatStayIfTheRankCannotBeStartedAgain) {
+TEST(NodeAgentShell, ReportsTheFailureIfTheRankCannotBeRestarted) {
   Node node({.ranks = 3, .max_restarts = 1, .in_place = true},
             [](int generation, int rank) -> core::Result<SimulatedProgram> {
               if (generation == 1) return core::fail(core::Errc::io, "no such program");
@@ -106,7 +106,7 @@ TEST(NodeAgentShell, SaysTheFailureToThoseThatStayIfTheRankCannotBeStartedAgain)
                                    "rank 1 not started: no such program"));
 }
 
-TEST(NodeAgentShell, RunsEveryRankToItsEndAndFinishesWithZero) {
+TEST(NodeAgentShell, RunsEveryRankToItsEndAndReturnsZero) {
   Node node({.ranks = 3}, [](int, int rank) {
     return SimulatedProgram{.lifetime = seconds(10 + rank), .errors = rank == 1 ? "hello" : ""};
   });
@@ -121,7 +121,7 @@ TEST(NodeAgentShell, RunsEveryRankToItsEndAndFinishesWithZero) {
   EXPECT_THAT(node.said_, testing::ElementsAre("rank 1 writes hello"));
 }
 
-TEST(NodeAgentShell, SaysTheFirstFailureBeforeItAsksTheOthersToEnd) {
+TEST(NodeAgentShell, ReportsTheFirstFailureBeforeEndingTheOthers) {
   Node node({.ranks = 3}, [](int, int rank) {
     return rank == 1 ? fails_after(seconds(5), {7, 0}) : kTrains;
   });
@@ -136,7 +136,7 @@ TEST(NodeAgentShell, SaysTheFirstFailureBeforeItAsksTheOthersToEnd) {
   EXPECT_TRUE(node.is_quiet()) << "no deadline is armed any more";
 }
 
-TEST(NodeAgentShell, KillsARankThatIgnoresTheRequestWhenItsTimeIsUp) {
+TEST(NodeAgentShell, KillsARankThatIgnoresTheRequestInTime) {
   SimulatedProgram deaf;
   deaf.obeys_after = std::nullopt;
   Node node({.ranks = 2, .term_timeout = seconds(15)},
@@ -149,7 +149,7 @@ TEST(NodeAgentShell, KillsARankThatIgnoresTheRequestWhenItsTimeIsUp) {
   EXPECT_EQ(node.endings_[1].status, (ExitStatus{0, SIGKILL}));
 }
 
-TEST(NodeAgentShell, AbandonsARankThatNotEvenAKillEndsAndStartsNoMore) {
+TEST(NodeAgentShell, AbandonsAnUnkillableRankAndStartsNoMore) {
   SimulatedProgram stuck;
   stuck.is_stuck = true;
   stuck.obeys_after = std::nullopt;
@@ -175,7 +175,7 @@ TEST(NodeAgentShell, StartsAgainAtOnceThenAfterPausesThatDouble) {
                                                 milliseconds(3300), milliseconds(6400)));
 }
 
-TEST(NodeAgentShell, CommittedStepsAreAskedForBeforeAFailureIsJudged) {
+TEST(NodeAgentShell, AsksForCommittedStepsBeforeJudgingAFailure) {
   Node node({.ranks = 1, .max_restarts = 10, .no_progress_limit = 3},
             [](int, int) { return fails_after(milliseconds(100)); });
   node.step_ = 42;
@@ -186,7 +186,7 @@ TEST(NodeAgentShell, CommittedStepsAreAskedForBeforeAFailureIsJudged) {
   EXPECT_EQ(node.agent().verdict(), "no progress: 3 failures in a row after step 42");
 }
 
-TEST(NodeAgentShell, ARankThatCannotBeStartedEndsThoseThatWere) {
+TEST(NodeAgentShell, FailedStartEndsTheRanksAlreadyStarted) {
   Node node({.ranks = 3, .max_restarts = 5}, [](int, int rank) -> core::Result<SimulatedProgram> {
     if (rank == 1) return core::fail(core::Errc::not_found, "cannot execute trainer");
     return kTrains;
@@ -211,7 +211,7 @@ TEST(NodeAgentShell, AGenerationThatCannotBeginStartsNothing) {
   EXPECT_EQ(node.starts(), 0);
 }
 
-TEST(NodeAgentShell, ASignalToTheLauncherStopsTheRanksAndIsItsExitCode) {
+TEST(NodeAgentShell, LauncherSignalStopsRanksAndSetsTheExitCode) {
   SimulatedProgram slow;
   slow.obeys_after = seconds(4);
   Node node({.ranks = 2, .max_restarts = 5, .term_timeout = seconds(15)}, [&](int, int) { return slow; });
@@ -223,7 +223,7 @@ TEST(NodeAgentShell, ASignalToTheLauncherStopsTheRanksAndIsItsExitCode) {
   EXPECT_EQ(node.now(), seconds(64));
 }
 
-TEST(NodeAgentShell, ASignalDuringThePauseBeforeARestartEndsTheJobThere) {
+TEST(NodeAgentShell, SignalDuringARestartPauseEndsTheJob) {
   Node node({.ranks = 1, .max_restarts = 5}, [](int, int) { return fails_after(milliseconds(100)); });
   node.signal_at(milliseconds(700), SIGINT);
 
@@ -234,7 +234,7 @@ TEST(NodeAgentShell, ASignalDuringThePauseBeforeARestartEndsTheJobThere) {
   EXPECT_EQ(node.starts(), 2);
 }
 
-TEST(NodeAgentShell, ClearsAwayWhatTheRanksOfAGenerationLeftBehind) {
+TEST(NodeAgentShell, ClearsAwayWhatAGenerationLeftBehind) {
   SimulatedProgram daemon = fails_after(seconds(2));
   daemon.leaves_behind = 3;
   Node node({.ranks = 1, .max_restarts = 1}, [&](int, int) { return daemon; });
@@ -277,7 +277,7 @@ void run_random_node(std::uint64_t seed) {
   EXPECT_EQ(node.agent().state(), "finished");
 }
 
-TEST(NodeAgentShell, EndsInTimeAndLeavesNothingWhateverTheProcessesDo) {
+TEST(NodeAgentShell, EndsInTimeAndCleanlyWhateverTheProcessesDo) {
   for (std::uint64_t seed = 1; seed <= 2000 && !::testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     run_random_node(seed);

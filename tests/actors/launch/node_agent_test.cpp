@@ -66,7 +66,7 @@ NodeAgentMachine started(NodeAgentConfig config) {
   return machine;
 }
 
-TEST(NodeAgent, WaitsForTheRankThatAnotherNamesBeforeItStopsAny) {
+TEST(NodeAgent, WaitsForANamedRankBeforeStoppingAny) {
   auto machine = started({.ranks = 3, .max_restarts = 3, .cause_window = milliseconds(500)});
 
   const auto follower = machine.exited(1, {kExitFenced, 0}, seconds(10));
@@ -84,7 +84,7 @@ TEST(NodeAgent, WaitsForTheRankThatAnotherNamesBeforeItStopsAny) {
   EXPECT_EQ(only<Finish>(end).exit_code, kExitNoCheckpoint);
 }
 
-TEST(NodeAgent, StopsTheOthersWhereTheRankThatOneNamesDoesNotEnd) {
+TEST(NodeAgent, StopsTheOthersUnlessTheNamedRankEnds) {
   auto machine = started({.ranks = 3});
   machine.exited(1, {kExitFenced, 0}, seconds(10));
   const auto another = machine.exited(2, {kExitFenced, 0}, seconds(10) + milliseconds(400));
@@ -98,7 +98,7 @@ TEST(NodeAgent, StopsTheOthersWhereTheRankThatOneNamesDoesNotEnd) {
 
 // One that goes on when it is told to end may find itself left, and end like the others; or it was stopped
 // when it had nothing left to do with them, and comes through.
-TEST(NodeAgent, BlamesTheRankThatDidNotEndByItselfIfAllOthersEndedBecauseOfAnother) {
+TEST(NodeAgent, BlamesTheRankThatEndedForNoOther) {
   for (const auto end : {ExitStatus{0, SIGTERM}, ExitStatus{0, SIGKILL}, ExitStatus{kExitFenced, 0}, kDone}) {
     auto machine = started({.ranks = 3});
     if (end.success()) machine.seen_stopped(0);
@@ -114,7 +114,7 @@ TEST(NodeAgent, BlamesTheRankThatDidNotEndByItselfIfAllOthersEndedBecauseOfAnoth
   }
 }
 
-TEST(NodeAgent, ChoosesAmongRanksThatHadToBeAskedOnlyOneThatWasSeenStopped) {
+TEST(NodeAgent, AmongRanksAskedChoosesOneSeenStopped) {
   for (const bool is_seen : {false, true}) {
     auto machine = started({.ranks = 3});
     if (is_seen) machine.seen_stopped(2);
@@ -128,7 +128,7 @@ TEST(NodeAgent, ChoosesAmongRanksThatHadToBeAskedOnlyOneThatWasSeenStopped) {
   }
 }
 
-TEST(NodeAgent, DoesNotBlameARankThatOnlyEndedLateForAFailureOfAnother) {
+TEST(NodeAgent, DoesNotBlameARankThatMerelyEndedLate) {
   auto machine = started({.ranks = 2});
   machine.exited(1, kFailed, seconds(10));
   machine.deadline(seconds(25));
@@ -138,7 +138,7 @@ TEST(NodeAgent, DoesNotBlameARankThatOnlyEndedLateForAFailureOfAnother) {
   EXPECT_EQ(cause_of(end).rank, 1);
 }
 
-TEST(NodeAgent, EndsTheJobAtASignalThatItIsToldNotToForward) {
+TEST(NodeAgent, EndsTheJobAtUnforwardedSignals) {
   auto machine = started({.ranks = 2, .forwarded_signals = {SIGUSR2}});
 
   const auto stop = machine.signalled(SIGUSR1);
@@ -148,7 +148,7 @@ TEST(NodeAgent, EndsTheJobAtASignalThatItIsToldNotToForward) {
   EXPECT_EQ(only<Finish>(machine.exited(1, {0, SIGTERM}, seconds(1))).exit_code, 128 + SIGUSR1);
 }
 
-TEST(NodeAgent, StartsTheGangAndFinishesWithZeroWhenEveryRankCompletes) {
+TEST(NodeAgent, StartsTheGangAndReturnsZeroWhenAllComplete) {
   NodeAgentMachine machine({.ranks = 2});
 
   const auto start = only<StartGang>(machine.start(seconds(0)));
@@ -161,7 +161,7 @@ TEST(NodeAgent, StartsTheGangAndFinishesWithZeroWhenEveryRankCompletes) {
   EXPECT_FALSE(only<EndGeneration>(after_last).cause);
 }
 
-TEST(NodeAgent, AFailureAsksTheOthersToEndAndArmsTheDeadline) {
+TEST(NodeAgent, FailureAsksOthersToEndAndArmsTheDeadline) {
   auto machine = started({.ranks = 3, .term_timeout = seconds(7)});
   machine.exited(0, kDone, seconds(1));
 
@@ -173,7 +173,7 @@ TEST(NodeAgent, AFailureAsksTheOthersToEndAndArmsTheDeadline) {
   EXPECT_FALSE(one_of<Finish>(effects));
 }
 
-TEST(NodeAgent, WhoIgnoresTheRequestIsKilledAndWhoSurvivesThatIsAbandoned) {
+TEST(NodeAgent, KillsWhoIgnoresTheRequestAndAbandonsSurvivors) {
   auto machine = started({.ranks = 3, .max_restarts = 5, .kill_timeout = seconds(10)});
   machine.exited(0, kFailed, seconds(1));
 
@@ -210,7 +210,7 @@ TEST(NodeAgent, TellsConsequencesFromWhatItDidItself) {
   EXPECT_EQ(end->cause, 0U);
 }
 
-TEST(NodeAgent, ARankKilledFromOutsideExplainsAPeerThatWasQuickerToEnd) {
+TEST(NodeAgent, OutsideKillExplainsAPeerThatEndedSooner) {
   auto machine = started({.ranks = 3});
   machine.exited(0, kFailed, seconds(10));
   machine.exited(1, {0, SIGABRT}, seconds(10));
@@ -220,7 +220,7 @@ TEST(NodeAgent, ARankKilledFromOutsideExplainsAPeerThatWasQuickerToEnd) {
   EXPECT_EQ(cause_of(end).rank, 2);
 }
 
-TEST(NodeAgent, RestartsAtOnceThenWithDoublingPausesUntilNoneIsLeft) {
+TEST(NodeAgent, RestartsAtOnceThenWithDoublingPausesUntilExhausted) {
   auto machine = started({.ranks = 1, .max_restarts = 4, .longest_backoff = seconds(3)});
 
   const auto first = machine.exited(0, kFailed, milliseconds(999));
@@ -238,7 +238,7 @@ TEST(NodeAgent, RestartsAtOnceThenWithDoublingPausesUntilNoneIsLeft) {
 }
 
 // Scripts that report no step; torchrun would start them again at once.
-TEST(NodeAgent, AGangThatLivedForAWhileIsStartedAgainAtOnceEveryTime) {
+TEST(NodeAgent, RestartsALongLivedGangAtOnceEveryTime) {
   auto machine = started({.ranks = 2, .max_restarts = 10, .first_backoff = seconds(1)});
 
   for (int life = 1; life <= 10; ++life) {
@@ -263,7 +263,7 @@ TEST(NodeAgent, ALongLifeEndsTheRowOfPauses) {
   EXPECT_TRUE(one_of<StartGang>(fail(seconds(26)))) << "the first of a new row";
 }
 
-TEST(NodeAgent, AStepMoreBetweenFailuresMakesTheNextRestartImmediate) {
+TEST(NodeAgent, ProgressBetweenFailuresMakesTheNextRestartImmediate) {
   auto machine = started({.ranks = 1, .max_restarts = 10});
 
   for (std::int64_t step = 0; step < 5; ++step) {
@@ -272,7 +272,7 @@ TEST(NodeAgent, AStepMoreBetweenFailuresMakesTheNextRestartImmediate) {
   }
 }
 
-TEST(NodeAgent, StopsAtTheThirdFailureInARowAfterTheSameStep) {
+TEST(NodeAgent, StopsAtTheThirdFailureAfterTheSameStep) {
   auto machine = started({.ranks = 1, .max_restarts = 10});
   machine.committed(41);
   machine.exited(0, kFailed, seconds(1));
@@ -287,7 +287,7 @@ TEST(NodeAgent, StopsAtTheThirdFailureInARowAfterTheSameStep) {
   EXPECT_NE(machine.verdict().find("step 42"), std::string::npos) << machine.verdict();
 }
 
-TEST(NodeAgent, AJobThatGoesBackMakesNoProgressUntilItPassesItsFurthestStep) {
+TEST(NodeAgent, RolledBackJobProgressesBeyondItsFurthestStepOnly) {
   auto machine = started({.ranks = 1, .max_restarts = 10});
   machine.committed(10);
   machine.exited(0, kFailed, seconds(1));
@@ -341,7 +341,7 @@ TEST(NodeAgent, CodesThatForbidARestartArePassedOn) {
   }
 }
 
-TEST(NodeAgent, ASignalStopsTheJobAndIsItsExitCode) {
+TEST(NodeAgent, SignalStopsTheJobAndSetsItsExitCode) {
   auto machine = started({.ranks = 2, .max_restarts = 3});
 
   const auto asked = machine.signalled(SIGTERM);
@@ -354,7 +354,7 @@ TEST(NodeAgent, ASignalStopsTheJobAndIsItsExitCode) {
   EXPECT_EQ(only<Finish>(ended).exit_code, 128 + SIGTERM);
 }
 
-TEST(NodeAgent, ASavedJobThatIsStoppedAsksToBeQueuedAgain) {
+TEST(NodeAgent, SavedAndStoppedJobAsksToBeRequeued) {
   auto machine = started({.ranks = 1});
   machine.signalled(SIGTERM);
 
@@ -373,7 +373,7 @@ TEST(NodeAgent, TheSecondInterruptKillsNow) {
   EXPECT_EQ(ranks_sent(SIGKILL, second), (std::vector{0, 1}));
 }
 
-TEST(NodeAgent, ASignalDuringThePauseBeforeARestartEndsTheJob) {
+TEST(NodeAgent, SignalDuringARestartPauseEndsTheJob) {
   auto machine = started({.ranks = 1, .max_restarts = 5});
   machine.exited(0, kFailed, milliseconds(1));
   machine.exited(0, kFailed, milliseconds(1));
@@ -381,7 +381,7 @@ TEST(NodeAgent, ASignalDuringThePauseBeforeARestartEndsTheJob) {
   EXPECT_EQ(only<Finish>(machine.signalled(SIGHUP)).exit_code, 128 + SIGHUP);
 }
 
-TEST(NodeAgent, UserSignalsGoToTheRanksThemselvesNotToWhatTheyStarted) {
+TEST(NodeAgent, ForwardsUserSignalsOnlyToTheRanksThemselves) {
   auto machine = started({.ranks = 2});
   machine.exited(0, kDone, seconds(1));
 
@@ -392,7 +392,7 @@ TEST(NodeAgent, UserSignalsGoToTheRanksThemselvesNotToWhatTheyStarted) {
   EXPECT_FALSE(sent[0].group);
 }
 
-TEST(NodeAgent, ARankThatCannotBeStartedStopsThoseThatWere) {
+TEST(NodeAgent, FailedStartStopsTheRanksAlreadyStarted) {
   auto machine = started({.ranks = 3, .max_restarts = 5});
 
   const auto effects = machine.start_failed({1, 2});

@@ -90,7 +90,7 @@ TEST(ReplacedRank, MayBeLostAgainOnceAllTakeSteps) {
   EXPECT_EQ(machine.restarts(), 2);
 }
 
-TEST(ReplacedRank, AnotherFailureBeforeThatRestartsTheGangAndCountsOnce) {
+TEST(ReplacedRank, AnothersEarlierFailureRestartsTheGangCountingOnce) {
   auto machine = started_with(kept(1));
   machine.exited(1, kKilled, std::chrono::seconds(5), kAllStay);
 
@@ -110,7 +110,7 @@ TEST(ReplacedRank, AnotherFailureBeforeThatRestartsTheGangAndCountsOnce) {
   EXPECT_EQ(machine.restarts(), 1);
 }
 
-TEST(ReplacedRank, WasKilledIfAllOthersWaitForAnotherEpochAndItDoesNot) {
+TEST(ReplacedRank, WasKilledIfOnlyOthersAwaitTheNextEpoch) {
   auto machine = started_with(kept());
   const auto at = [](int count) { return std::chrono::milliseconds(count); };
   EXPECT_TRUE(machine.waited_for({true, false, false}, at(1000)).empty()) << "another may follow";
@@ -141,7 +141,7 @@ int replaced_while_it_lasts(NodeAgentMachine& machine, ExitStatus status) {
   return replaced;
 }
 
-TEST(ReplacedRank, MayBeKilledMoreOftenThanItMayFailByItself) {
+TEST(ReplacedRank, MayBeKilledMoreOftenThanItMayFail) {
   auto machine = started_with(kept(100));
 
   EXPECT_EQ(replaced_while_it_lasts(machine, kKilled), 11)
@@ -149,7 +149,7 @@ TEST(ReplacedRank, MayBeKilledMoreOftenThanItMayFailByItself) {
   EXPECT_EQ(machine.state(), "stopping");
 }
 
-TEST(ReplacedRank, ThatMakesNoProgressEndsTheJobAsAGangWould) {
+TEST(ReplacedRank, WithoutProgressEndsTheJobAsAGangWould) {
   auto machine = started_with(kept(100));
 
   EXPECT_EQ(replaced_while_it_lasts(machine, {0, SIGSEGV}), 2)

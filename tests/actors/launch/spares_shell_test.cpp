@@ -16,7 +16,7 @@ using node_tests::kTrains;
 using node_tests::Node;
 using std::chrono::seconds;
 
-TEST(NodeAgentShell, GivesTheRankToASpareAndStartsAnotherOnceAllTakeSteps) {
+TEST(NodeAgentShell, GivesTheRankToASpareThenStartsAnother) {
   Node node({.ranks = 3, .max_restarts = 1, .in_place = true, .spares = 1}, [](int generation, int slot) {
     return generation == 0 && slot == 1 ? fails_after(seconds(5))
            : slot == 1 || slot == 3     ? kTrains
@@ -40,7 +40,7 @@ TEST(NodeAgentShell, GivesTheRankToASpareAndStartsAnotherOnceAllTakeSteps) {
   EXPECT_TRUE(node.is_quiet());
 }
 
-TEST(NodeAgentShell, GoesOnWithFewerRanksAndLetsAnotherProcessJoinThem) {
+TEST(NodeAgentShell, GoesOnWithFewerRanksUntilAProcessJoins) {
   Node node({.ranks = 3, .max_restarts = 1, .in_place = true, .fewest_ranks = 2}, [](int generation,
                                                                                      int slot) {
     return generation == 0 && slot == 1 ? fails_after(seconds(5)) : SimulatedProgram{.lifetime = seconds(20)};
@@ -74,7 +74,7 @@ TEST(NodeAgentShell, EndsSparesThatNobodyNeededWithTheJob) {
   EXPECT_TRUE(node.is_quiet());
 }
 
-TEST(NodeAgentShell, StartsAnotherSpareOnlyWhereTheOneBeforeStoodBy) {
+TEST(NodeAgentShell, ReplacesASpareOnlyIfItStoodBy) {
   for (const bool stood_by : {false, true}) {
     Node node({.ranks = 2, .max_restarts = 5, .in_place = true, .spares = 1}, [&](int, int slot) {
       return slot < 2 ? SimulatedProgram{.lifetime = seconds(5)} : fails_after(seconds(2));

@@ -49,7 +49,7 @@ std::vector<int> spares_started(const NodeEffects& effects) {
   return slots;
 }
 
-TEST(Spares, TakeTheRanksOfThoseThatFailAndCostNoRestart) {
+TEST(Spares, TakeTheRanksOfFailedOnesWithoutARestart) {
   NodeAgentMachine machine(with_spares(2));
   EXPECT_THAT(spares_started(machine.start(at(0))), ElementsAre(3, 4));
 
@@ -86,7 +86,7 @@ TEST(Spares, TakeSeveralRanksThatFailTogether) {
   EXPECT_THAT(third[0].slots, ElementsAre(4, 5, 3));
 }
 
-TEST(Spares, OfRanksThatDoNotStayAreOfNoUse) {
+TEST(Spares, AreUselessForRanksThatDoNotStay) {
   NodeAgentMachine machine(with_spares(1, 1));
   machine.start(at(0));
 
@@ -103,7 +103,7 @@ TEST(Spares, OfRanksThatDoNotStayAreOfNoUse) {
   EXPECT_TRUE(all<SpareLost>(again).empty()) << "it was told to end";
 }
 
-TEST(Spares, FollowInTheSlotsThatBecameFreeAsLongAsThereAreRestarts) {
+TEST(Spares, RefillFreeSlotsWhileRestartsRemain) {
   NodeAgentMachine machine(with_spares(2, 1));
   machine.start(at(0));
   machine.exited(0, kLost, at(5), kFormed);
@@ -118,7 +118,7 @@ TEST(Spares, FollowInTheSlotsThatBecameFreeAsLongAsThereAreRestarts) {
   EXPECT_THAT(third[0].slots, ElementsAre(3, 4, 0));
 }
 
-TEST(Spares, ThatAreLostAreStartedAgainOnceTheyStoodBy) {
+TEST(Spares, ThatStoodByAreRestartedWhenLost) {
   NodeAgentMachine machine(with_spares(2, 1));
   machine.start(at(0));
 
@@ -136,7 +136,7 @@ TEST(Spares, ThatAreLostAreStartedAgainOnceTheyStoodBy) {
   EXPECT_EQ(machine.state(), "watching") << "the job needs none of them";
 }
 
-TEST(Spares, ThatAreKilledBeforeTheyStandByAreStartedAgainOnce) {
+TEST(Spares, KilledBeforeStandingByAreRestartedOnce) {
   NodeAgentMachine machine(with_spares(1, 9));
   machine.start(at(0));
 
@@ -153,7 +153,7 @@ TEST(Spares, ThatAreKilledBeforeTheyStandByAreStartedAgainOnce) {
   EXPECT_THAT(spares_started(other.spare_exited(3, kLost, false)), ElementsAre(3)) << "it stood by meanwhile";
 }
 
-TEST(Spares, ThatDoNotNoticeTheirRankAreKilledForOthers) {
+TEST(Spares, ThatOverlookTheirRankAreKilledForOthers) {
   NodeAgentMachine machine(with_spares(2));
   machine.start(at(0));
   machine.exited(1, kLost, at(5), kFormed);
@@ -196,7 +196,7 @@ TEST(Spares, AreKilledBeforeTheJobEndsHoweverItDoes) {
   }
 }
 
-TEST(Spares, ThatDoNotEndByBeingKilledDoNotHoldTheJobUp) {
+TEST(Spares, ThatSurviveKillingDoNotHoldUpTheJob) {
   NodeAgentMachine machine(with_spares(1));
   machine.start(at(0));
   for (int rank = 0; rank < 3; ++rank) machine.exited(rank, {}, at(5));

@@ -20,7 +20,7 @@ DeclaredIn in(std::map<int, Membership> members) {
   };
 }
 
-TEST(Standing, AnEpochIsFormedWhenAllTakeStepsInIt) {
+TEST(Standing, EpochIsFormedWhenAllTakeSteps) {
   const auto formed = [](State last, core::Epoch epoch = kEpoch) {
     return standing_of({2, 5}, kEpoch, in({{2, {kEpoch, State::training}}, {5, {epoch, last}}})).is_formed;
   };
@@ -35,7 +35,7 @@ TEST(Standing, AnEpochIsFormedWhenAllTakeStepsInIt) {
   EXPECT_FALSE(standing_of({2, 5}, kEpoch, in({{2, {kEpoch, State::training}}})).is_formed);
 }
 
-TEST(Standing, OnesThatHaveLeftOrSaidNothingDoNotStay) {
+TEST(Standing, RanksThatLeftOrStayedSilentDoNotStay) {
   const auto stay = [](std::map<int, Membership> members) {
     return standing_of({0, 1}, kEpoch, in(std::move(members))).all_stay;
   };
@@ -53,7 +53,7 @@ TEST(Standing, OnlyThoseOfTheEpochWait) {
   EXPECT_THAT(standing_by({0, 7}, in({{0, {kEpoch, State::stands_by}}})), ElementsAre(true, false));
 }
 
-TEST(Standing, AJobGoesOnWithTheSameNodesThatHaveKeptProcesses) {
+TEST(Standing, JobGoesOnWithNodesThatKeptTheirProcesses) {
   const FormerJob before{6, {0, 3, 4}, {{2, 1}, {2, 1}}};
   const FoundNode first{{2, 1}, 0, {}}, second{{2, 1}, 3, {0, 2}};
 

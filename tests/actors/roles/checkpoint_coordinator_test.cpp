@@ -66,7 +66,7 @@ TEST_P(CheckpointCoordinatorIn, WhatDoesNotBelongThereChangesNothing) {
   }
 }
 
-TEST_P(CheckpointCoordinatorIn, TheDeadlineEndsTheSaveAndNamesWhoIsMissing) {
+TEST_P(CheckpointCoordinatorIn, DeadlineEndsTheSaveAndNamesWhoIsMissing) {
   const std::map<std::string, std::string> words{{"gathering", "rank 1 to take part"},
                                                  {"preparing", "the directory step_00000005.tmp-"},
                                                  {"writing", "rank 0, 1 to write"},
@@ -86,7 +86,7 @@ TEST_P(CheckpointCoordinatorIn, TheDeadlineEndsTheSaveAndNamesWhoIsMissing) {
   EXPECT_THAT(ends[0].failure.message, HasSubstr("within 90 s"));
 }
 
-TEST(CheckpointCoordinator, TheFirstFailureEndsTheSaveForAllAndClearsItsDirectory) {
+TEST(CheckpointCoordinator, FirstFailureEndsAndClearsTheSaveForAll) {
   for (const std::string state : {"gathering", "preparing", "writing"}) {
     Coordinator coordinator;
     coordinator.drive_to(state);
@@ -106,7 +106,7 @@ TEST(CheckpointCoordinator, TheFirstFailureEndsTheSaveForAllAndClearsItsDirector
   }
 }
 
-TEST(CheckpointCoordinator, ARankThatComesTooLateHearsTheSameEnd) {
+TEST(CheckpointCoordinator, RankThatComesTooLateHearsTheSameEnd) {
   Coordinator coordinator;
   coordinator.drive_to("gathering");
   const auto ends = sent<SaveOver>(coordinator.timer());
@@ -150,7 +150,7 @@ TEST_P(CheckpointCoordinatorIn, AnotherSaveWaitsForTheOneUnderWay) {
   EXPECT_EQ(coordinator.machine.state(), is("gathering") ? "gathering" : "preparing");
 }
 
-TEST(CheckpointCoordinator, CommitsAfterTheLastRankAndTellsAllTheSame) {
+TEST(CheckpointCoordinator, CommitsAfterTheLastRankAndTellsAllAlike) {
   Coordinator coordinator;
 
   const auto effects = coordinator.drive_to("committing");
@@ -192,7 +192,7 @@ FilesDurable durable(std::uint64_t sequence, int rank, const std::vector<SavePla
   return {sequence, {rank}, std::vector<std::uint64_t>(shards, hash), {}};
 }
 
-TEST(CheckpointCoordinator, CommitsOnlyAfterEveryRankInWhateverOrderTheyEnd) {
+TEST(CheckpointCoordinator, CommitsOnlyAfterEveryRankInAnyOrder) {
   for (int ranks = 1; ranks <= 4; ++ranks) {
     std::vector<int> order(static_cast<std::size_t>(ranks));
     std::iota(order.begin(), order.end(), 0);
@@ -220,7 +220,7 @@ TEST(CheckpointCoordinator, CommitsOnlyAfterEveryRankInWhateverOrderTheyEnd) {
   }
 }
 
-TEST(CheckpointCoordinator, RanksThatWereDurableInTheSaveBeforeAreNotInTheNext) {
+TEST(CheckpointCoordinator, OmitsRanksDurableInOneSaveFromTheNext) {
   const std::vector<std::pair<std::string, std::vector<messages::Message>>> ends{
       {"a failure", {messages::SaveFailed{1, {1}, kNoSpace}}},
       {"a rank that is not durable", {FilesDurable{1, {1}, {}, kNoSpace}}},
@@ -303,7 +303,7 @@ TEST(CheckpointCoordinator, AWrongNumberOfHashesFailsTheSave) {
   }
 }
 
-TEST(CheckpointCoordinator, FilesThatAreNotDurableFailTheSaveThoughTheirNumberIsRight) {
+TEST(CheckpointCoordinator, NonDurableFilesFailTheSaveDespiteMatchingNumbers) {
   Coordinator coordinator;
   const auto plans = sent<SavePlanned>(coordinator.drive_to("writing"));
 
@@ -315,7 +315,7 @@ TEST(CheckpointCoordinator, FilesThatAreNotDurableFailTheSaveThoughTheirNumberIs
 }
 
 // Covers stored-4.
-TEST(CheckpointCoordinator, CommonValuesThatDifferGiveAWarningThatNamesTheRanks) {
+TEST(CheckpointCoordinator, DifferingCommonValuesGiveAWarningThatNamesRanks) {
   Coordinator coordinator;
   auto other = announced(1, 1, half(1));
   other.common_hash ^= 1;
@@ -337,7 +337,7 @@ TEST(CheckpointCoordinator, CommonValuesThatDifferGiveAWarningThatNamesTheRanks)
   EXPECT_THAT(ends[0].warning, HasSubstr("the common state of rank 1 differs"));
 }
 
-TEST(CheckpointCoordinator, ValuesThatDoNotParseFailTheSaveInsteadOfTheJob) {
+TEST(CheckpointCoordinator, UnparsableValuesFailTheSaveInsteadOfTheJob) {
   for (const bool objects : {false, true}) {
     Coordinator coordinator;
     auto bad = announced(0, 1, half(0));

@@ -48,7 +48,7 @@ TEST(CheckpointWriterCredits, TakesTheSmallestStagingBufferThatHoldsAChunk) {
   EXPECT_EQ(freed[0].credit, 1u) << "a larger one does";
 }
 
-TEST(CheckpointWriterCredits, WaitsForABufferThatIsLargeEnoughThoughASmallerOneIsFree) {
+TEST(CheckpointWriterCredits, AwaitLargeEnoughBuffersThoughSmallerAreFree) {
   auto config = writer_of_two_buckets();
   config.structure.tensors = {{"a", core::DType::f32, {8}}};
   config.structure.pieces = {{0, core::Box::whole({8})}};

@@ -145,7 +145,7 @@ TEST_P(CheckpointWriterIn, WhatDoesNotBelongThereChangesNothing) {
 }
 
 // Covers local-12.
-TEST_P(CheckpointWriterIn, TheEndOfTheSaveReleasesEveryBucketOnceAndTellsTheTrainerOnce) {
+TEST_P(CheckpointWriterIn, SavesEndReleasesBucketsAndTellsTheTrainerOnce) {
   auto effects = writer.say(over(1, kNoSpace));
   effects += writer.end_copies(GetParam());
   const auto again = writer.say(over(1, kNoSpace));
@@ -167,7 +167,7 @@ TEST_P(CheckpointWriterIn, ACommitLeavesNothingHeld) {
 }
 
 // Covers local-17.
-TEST_P(CheckpointWriterIn, TheNextSaveHasAllCreditsOnceTheyAreBack) {
+TEST_P(CheckpointWriterIn, NextSaveHasAllCreditsOnceTheyAreBack) {
   writer.say(over(1, kNoSpace));
   writer.begin(2);
   // What the first save still had under way comes back now.
@@ -185,7 +185,7 @@ TEST_P(CheckpointWriterIn, TheNextSaveHasAllCreditsOnceTheyAreBack) {
   EXPECT_EQ(credits, (std::vector<std::uint32_t>{0, 1}));
 }
 
-TEST_P(CheckpointWriterIn, ASecondSaveWaitsAndIsRefusedWithoutHarmToTheFirst) {
+TEST_P(CheckpointWriterIn, SecondSaveWaitsAndIsRefusedWithoutHarm) {
   writer.say(began(2));
   const auto refused = writer.say(over(2, {true, Errc::unavailable, "busy"}));
 
@@ -197,7 +197,7 @@ TEST_P(CheckpointWriterIn, ASecondSaveWaitsAndIsRefusedWithoutHarmToTheFirst) {
   EXPECT_EQ(released(writer.effects, 1), kAllBuckets);
 }
 
-TEST(CheckpointWriter, KeepsABucketOfAFailedSaveUntilNothingOfItIsBeingCopied) {
+TEST(CheckpointWriter, KeepsAFailedSavesBucketUntilNoCopyRuns) {
   Writer writer;
   writer.begin(1);
   writer.say(ChunkStaged{1, 0, 0});
@@ -230,7 +230,7 @@ TEST(CheckpointWriter, GoesThroughItsStatesAndSaysDurableLast) {
 }
 
 // Covers stored-3.
-TEST(CheckpointWriter, AnnouncesTheHashOfItsStructureAndOnlyRankZeroItsCommonValues) {
+TEST(CheckpointWriter, AnnouncesItsStructuresHashAndRankZerosCommonValues) {
   Writer writer;
   auto config = small_writer();
   config.rank = core::Rank{0};
@@ -277,7 +277,7 @@ TEST(CheckpointWriter, StagesNothingOfABucketThatIsNotHeld) {
   EXPECT_EQ(asked<StageChunk>(held).size(), 2u);
 }
 
-TEST(CheckpointWriter, WithoutPiecesReleasesEverythingAtOnceAndIsDurableWithoutShards) {
+TEST(CheckpointWriter, WithoutPiecesReleasesAllAtOnceAndIsDurable) {
   Writer writer;
   writer.say(began(1));
 
@@ -301,7 +301,7 @@ TEST(CheckpointWriter, ReleasesABucketAsSoonAsItIsStaged) {
 }
 
 // Covers local-15.
-TEST(CheckpointWriter, AFailedWriteEndsItsPartAndNamesTheRankOnce) {
+TEST(CheckpointWriter, FailedWriteEndsItsPartNamingTheRankOnce) {
   for (const std::string state : {"staging", "staged"}) {
     Writer writer;
     writer.drive_to(state);
@@ -330,7 +330,7 @@ TEST(CheckpointWriter, FilesThatAreNotDurableFailTheSave) {
   EXPECT_EQ(writer.machine.state(), "failed");
 }
 
-TEST(CheckpointWriter, APlanThatItsStructureDoesNotHaveFailsTheSave) {
+TEST(CheckpointWriter, PlanThatItsStructureLacksFailsTheSave) {
   for (const auto& pieces : std::vector<std::vector<std::uint32_t>>{{2}, {0, 99}, {1, 0}, {0, 0}}) {
     Writer writer;
     writer.say(began(1));
@@ -345,7 +345,7 @@ TEST(CheckpointWriter, APlanThatItsStructureDoesNotHaveFailsTheSave) {
 }
 
 // Covers local-13.
-TEST(CheckpointWriter, BeginsThePlannedNextSaveWhenTheFirstIsOver) {
+TEST(CheckpointWriter, BeginsThePlannedNextSaveWhenTheFirstEnds) {
   Writer writer;
   writer.drive_to("durable");
   writer.begin(2);
@@ -359,7 +359,7 @@ TEST(CheckpointWriter, BeginsThePlannedNextSaveWhenTheFirstIsOver) {
   EXPECT_EQ(writer.machine.state(), "staging");
 }
 
-TEST(CheckpointWriter, SendsALargeStructureInPartsThatAMessageCanHold) {
+TEST(CheckpointWriter, SendsALargeStructureInMessageSizedParts) {
   auto config = small_writer();
   for (int i = 0; i < 4000; ++i) {
     config.structure.tensors.push_back({"tensor " + std::string(100, 'x') + std::to_string(i), {}, {4}});
@@ -393,7 +393,7 @@ CheckpointWriterConfig impatient_writer() {
   return config;
 }
 
-TEST(CheckpointWriter, GivesASaveUpThatHoldsBucketsForTooLong) {
+TEST(CheckpointWriter, GivesUpASaveThatHoldsBucketsTooLong) {
   for (const std::string state : {"accepted", "staging"}) {
     Writer writer{CheckpointWriterMachine(impatient_writer())};
     writer.drive_to(state);
@@ -420,7 +420,7 @@ TEST(CheckpointWriter, GivesNoSaveUpThatHoldsNothingAnyMore) {
   }
 }
 
-TEST(CheckpointWriter, SaysAgainThatASaveFailedWhenItsPlanComesLater) {
+TEST(CheckpointWriter, RepeatsAFailureWhenThePlanComesLater) {
   Writer writer{CheckpointWriterMachine(impatient_writer())};
   writer.drive_to("staged");
   writer.say(began(2));

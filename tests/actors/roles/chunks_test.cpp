@@ -39,7 +39,7 @@ Pieces any_pieces() {
   return pieces;
 }
 
-RC_GTEST_PROP(SaveChunks, CoverEveryPlannedByteOnceInTheOrderOfTheFiles, ()) {
+RC_GTEST_PROP(SaveChunks, CoverEveryPlannedByteOnceInFileOrder, ()) {
   const auto pieces = any_pieces();
   const auto limit = *rc::gen::inRange<std::uint64_t>(1, 64);
 
@@ -73,7 +73,7 @@ RC_GTEST_PROP(SaveChunks, CoverEveryPlannedByteOnceInTheOrderOfTheFiles, ()) {
     RC_ASSERT(position[file] == pieces.files[file].bytes());
 }
 
-TEST(SaveChunks, CutAPieceOnlyWhenItDoesNotFitAlone) {
+TEST(SaveChunks, CutAPieceOnlyWhenItDoesNotFit) {
   core::SaveStructure structure;
   structure.tensors = {
       {"a", core::DType::f32, {3}}, {"b", core::DType::f32, {3}}, {"c", core::DType::f32, {9}}};

@@ -44,7 +44,7 @@ TEST(Conductor, HoldsBackWhatIsReadyOutOfTurn) {
   EXPECT_EQ(launched(first), (std::vector<std::int32_t>{0, 1}));
 }
 
-TEST(Conductor, FollowsAnOrderThatWasLearnedBeforeTheFirstStep) {
+TEST(Conductor, FollowsAnOrderLearnedBeforeTheFirstStep) {
   auto config = five_entries();
   config.entries[4].stream = 1;
   ConductorMachine machine(config);
@@ -82,7 +82,7 @@ TEST(Conductor, LetsNoStreamWaitForAnother) {
   EXPECT_EQ(launched(probe.say(CollectiveReady{Step{0}, 0})), (std::vector<std::int32_t>{0, 2}));
 }
 
-TEST(Conductor, AcceptsReadinessThatComesBeforeItKnowsTheFirstStep) {
+TEST(Conductor, AcceptsReadinessBeforeItKnowsTheFirstStep) {
   ConductorMachine machine(five_entries());
   MachineProbe probe(machine);
 
@@ -93,7 +93,7 @@ TEST(Conductor, AcceptsReadinessThatComesBeforeItKnowsTheFirstStep) {
   EXPECT_EQ(launched(begun), (std::vector<std::int32_t>{0}));
 }
 
-TEST(Conductor, PassesOverGathersOfAStepThatIsNotCommitted) {
+TEST(Conductor, SkipsGathersOfAnUncommittedStep) {
   ConductorMachine machine(five_entries());
   MachineProbe probe(machine);
   probe.say(StepBegan{Step{0}});

@@ -30,7 +30,7 @@ TEST(Coordinator, WelcomesEverybodyAtOnceWhenTheLastHasJoined) {
   EXPECT_EQ(sent<messages::Welcome>(second)[0].members, (std::vector<Rank>{{0}, {1}}));
 }
 
-TEST(Coordinator, TellsARankThatCannotTakePartToAllOnceTheyHaveJoined) {
+TEST(Coordinator, TellsAllOfARankThatCannotTakePart) {
   CoordinatorMachine machine({WorldSize{3}});
   MachineProbe probe(machine);
   const messages::Failure failure{true, core::Errc::out_of_memory, "rank 1 needs 384.0 MiB"};
@@ -93,7 +93,7 @@ TEST(Coordinator, NamesTheFirstEntryInWhichTwoPlansDiffer) {
             "the other has \"theirs\"");
 }
 
-TEST(Coordinator, FindsTheFirstDifferenceOfPlansThatNoMessageCanHold) {
+TEST(Coordinator, FindsTheFirstDifferenceOfOversizedPlans) {
   const auto ours = plan_of(200'000);
   // At the borders of blocks and between them, with another difference behind it.
   for (std::size_t place : {0, 1, 255, 256, 65535, 65536, 65537, 131071, 131072, 199'998}) {
@@ -132,7 +132,7 @@ TEST(Coordinator, SeesTheDifferenceBehindTheCutOfLongLines) {
   EXPECT_THAT(refusal, HasSubstr("... (20000 bytes with the hash "));
 }
 
-TEST(Coordinator, TakesNoPlanFromARankThatItDidNotAsk) {
+TEST(Coordinator, TakesNoPlanFromUnaskedRanks) {
   CoordinatorMachine machine({WorldSize{3}});
   MachineProbe probe(machine);
   for (int rank : {0, 1, 2}) probe.say(Join{Rank{rank}, WorldSize{3}, rank == 1 ? 6U : 5U, "a"});
@@ -177,7 +177,7 @@ class Running : public testing::Test {
 };
 using RunningCoordinator = Running;
 
-TEST_F(RunningCoordinator, TellsAllWhyAStepIsRefusedOnceItHasEveryAccount) {
+TEST_F(RunningCoordinator, ExplainsARefusedStepOnceItHasEveryAccount) {
   const auto first = probe.say(messages::StepAccount{Rank{1}, {4}, "no data", {"rate: 1"}, {5}});
   const auto second = probe.say(messages::StepAccount{Rank{0}, {4}, "", {"rate: 1"}, {5}});
 
@@ -186,7 +186,7 @@ TEST_F(RunningCoordinator, TellsAllWhyAStepIsRefusedOnceItHasEveryAccount) {
             (std::vector<messages::StepReason>(2, {{4}, "refused by rank 1: no data"})));
 }
 
-TEST_F(RunningCoordinator, EndsTheJobWhereACallWasMadeByOneRankAlone) {
+TEST_F(RunningCoordinator, EndsTheJobWhenOneRankCallsAlone) {
   probe.say(messages::StepAccount{Rank{1}, {4}, "", {"rate: 1"}, {5, 1}});
   const auto fenced =
       sent<messages::Fence>(probe.say(messages::StepAccount{Rank{0}, {4}, "", {"rate: 1"}, {5, 0}}));
@@ -199,7 +199,7 @@ TEST_F(RunningCoordinator, EndsTheJobWhereACallWasMadeByOneRankAlone) {
       "between the same steps");
 }
 
-TEST_F(RunningCoordinator, EndsTheJobWhenRanksWaitForEachOtherInDifferentCalls) {
+TEST_F(RunningCoordinator, EndsTheJobWhenRanksAwaitDifferentCalls) {
   using messages::Call;
   const auto first = probe.say(messages::TrainerCalls{Rank{1}, {3, 0, 0, 0, 0, 1}, true, Call::leave, 1});
   const auto fenced = sent<messages::Fence>(
@@ -214,7 +214,7 @@ TEST_F(RunningCoordinator, EndsTheJobWhenRanksWaitForEachOtherInDifferentCalls) 
 }
 
 /// A rank that is said to be waiting may have gone on since; that of the others is what they wait for.
-TEST_F(RunningCoordinator, LetsRanksWaitForOneThatIsOnItsWay) {
+TEST_F(RunningCoordinator, LetsRanksWaitForOneOnItsWay) {
   using messages::Call;
   probe.say(messages::TrainerCalls{Rank{1}, {4}, true, Call::begin_step, 4});
   const auto waits = probe.say(messages::TrainerCalls{Rank{0}, {4}, true, Call::begin_step, 4});
@@ -263,7 +263,7 @@ std::string verdict_on(const std::vector<messages::RankFailed>& deadlines) {
   return fences.empty() ? "" : fences[0].failure.message;
 }
 
-TEST(Coordinator, BelievesTheDeadlineThatNamesARankWhichGaveNone) {
+TEST(Coordinator, BelievesTheDeadlineThatNamesARankWithoutOne) {
   const auto unnamed = late(0, "it still runs");
   const auto innocent = late(2, "no sign of rank 1", {{1}});
   const auto right = late(1, "no sign of rank 3", {{3}});
@@ -283,7 +283,7 @@ TEST(Coordinator, BelievesTheDeadlineThatNamesARankWhichGaveNone) {
       << "its threads run, and its device does not";
 }
 
-TEST(Coordinator, HearsNobodyFurtherOnceAllHaveSpokenOrOneIsLost) {
+TEST(Coordinator, HearsNobodyOnceAllSpokeOrOneIsLost) {
   for (const bool is_lost : {false, true}) {
     CoordinatorMachine machine({WorldSize{2}});
     MachineProbe probe(machine);
@@ -325,7 +325,7 @@ TEST(Coordinator, RefusesALateComer) {
   EXPECT_EQ(sent<messages::Refused>(late)[0].failure.code, core::Errc::stale_epoch);
 }
 
-TEST(Coordinator, AnswersAStoreRequestAsSoonAsTheKeyIsThere) {
+TEST(Coordinator, AnswersAStoreRequestOnceTheKeyExists) {
   CoordinatorMachine machine({WorldSize{2}});
   MachineProbe probe(machine);
 
@@ -338,7 +338,7 @@ TEST(Coordinator, AnswersAStoreRequestAsSoonAsTheKeyIsThere) {
   EXPECT_EQ(sent<messages::StoreValue>(later), (std::vector<messages::StoreValue>{{8, "value"}}));
 }
 
-TEST(Coordinator, NamesTheRanksThatHaveNotJoinedByTheDeadline) {
+TEST(Coordinator, NamesTheRanksThatMissTheJoinDeadline) {
   CoordinatorMachine machine({WorldSize{3}, std::chrono::seconds(20)});
   MachineProbe probe(machine);
   auto started = probe.start();

@@ -17,7 +17,7 @@ TEST(Exchange, HasNoRoundsWithoutTransfers) {
   EXPECT_EQ((Exchange{{{5}}, {}, 4}).rounds(), 0u);
 }
 
-TEST(Exchange, OfSaveGivesEachMemberItsOwnPartOfEveryRound) {
+TEST(Exchange, OfSaveGivesMembersTheirPartOfEveryRound) {
   const Exchange exchange{
       {{2}, {6}, {7}}, {{{2}, {2}, 10, {{6}, {7}}}, {{6}, {6}, 3, {{2}, {7}}}, {{7}, {7}, 4, {{2}, {6}}}}, 4};
 
@@ -30,7 +30,7 @@ TEST(Exchange, OfSaveGivesEachMemberItsOwnPartOfEveryRound) {
   EXPECT_THAT(exchange.spans(1, 1), IsEmpty());
 }
 
-TEST(Exchange, SendsSeveralCopiesOfOneMemberOneAfterTheOther) {
+TEST(Exchange, SendsSeveralCopiesOfOneMemberInSequence) {
   const Exchange exchange{{{0}, {1}}, {{{0}, {1}, 5, {{0}}}, {{1}, {1}, 6, {{0}}}}, 4};
 
   EXPECT_EQ(exchange.rounds(), 3u);
@@ -40,7 +40,7 @@ TEST(Exchange, SendsSeveralCopiesOfOneMemberOneAfterTheOther) {
 }
 
 // Covers local-6.
-RC_GTEST_PROP(Exchange, BringsEveryByteOfEveryTransferOnceAndInOrder, ()) {
+RC_GTEST_PROP(Exchange, BringsEveryByteOfEveryTransferOnceInOrder, ()) {
   const auto members = *rc::gen::inRange<std::int32_t>(1, 6);
   Exchange exchange;
   for (std::int32_t member = 0; member < members; ++member) exchange.clique.push_back({3 * member});

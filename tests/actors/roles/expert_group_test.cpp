@@ -53,7 +53,7 @@ const messages::RowsWanted kBack{1, RowsGo::back, {8, 7}, {3, 7}};
 const messages::RowsArrived kGone{1, RowsGo::out, 3, 8};
 const messages::RowsArrived kReturned{1, RowsGo::back, 8, 3};
 
-TEST(ExpertGroup, MovesRowsOnlyAfterTheCountsOfAllAndBackOnlyAfterOut) {
+TEST(ExpertGroup, MovesRowsAfterAllCountsAndBackAfterOut) {
   ExpertGroupMachine machine(of_two());
   MachineProbe probe(machine);
   probe.say(messages::StepBegan{Step{0}, 0.1, 1});
@@ -131,7 +131,7 @@ TEST(ExpertGroup, NamesTheExchangeWhoseRowsHaveNotComeBack) {
   EXPECT_EQ(machine.unreturned(), "");
 }
 
-TEST(ExpertGroup, GivesACreditBackWithTheGradientsOrTheStep) {
+TEST(ExpertGroup, ReturnsACreditWithTheGradientsOrTheStep) {
   ExpertGroupMachine machine(of_two());
   MachineProbe probe(machine);
   probe.say(messages::StepBegan{Step{0}, 0.1, 1});
@@ -158,7 +158,7 @@ TEST(ExpertGroup, GivesACreditBackWithTheGradientsOrTheStep) {
   EXPECT_EQ(play(7, Lane{0}, 1), "");
 }
 
-TEST(ExpertGroup, RefusesTheStepOnAllRanksWhenTooManyRowsWouldComeToOne) {
+TEST(ExpertGroup, RefusesTheStepEverywhereWhenOneRankOverflows) {
   auto config = of_two();
   config.most_rows = 14;  // (1, 2 | 3, 4) and (5, 6 | 7, 1): 14 to rank 2, 15 to rank 3
   for (const std::size_t place : {0, 1}) {
@@ -178,7 +178,7 @@ TEST(ExpertGroup, RefusesTheStepOnAllRanksWhenTooManyRowsWouldComeToOne) {
   }
 }
 
-TEST(ExpertGroup, FailsAnExchangeOfNoStepWhenTooManyRowsWouldCome) {
+TEST(ExpertGroup, FailsASteplessExchangeWithTooManyRows) {
   auto config = of_two();
   config.most_rows = 14;
   ExpertGroupMachine machine(config);
@@ -193,7 +193,7 @@ TEST(ExpertGroup, FailsAnExchangeOfNoStepWhenTooManyRowsWouldCome) {
 }
 
 // EG-3, and by the counts of all ranks, which this one has not.
-TEST(ExpertGroup, MovesBiasesOncePerCommittedStepByTheCountsOfAllRanks) {
+TEST(ExpertGroup, MovesBiasesPerCommittedStepByAllRanksCounts) {
   ExpertGroupMachine machine(of_two(0.25));
   MachineProbe probe(machine);
   const auto play = [&](Step step, bool commit) {

@@ -85,7 +85,7 @@ TEST(GradientBucket, WithoutOverlapWaitsForTheEndOfBackward) {
   EXPECT_EQ(sent<CollectiveReady>(end).size(), 1u);
 }
 
-TEST(GradientBucket, ExpectsAParameterAsOftenAsItCameInTheFirstLane) {
+TEST(GradientBucket, ExpectsParametersAsOftenAsInTheFirstLane) {
   GradientBucketMachine machine(two_parameters());
   MachineProbe probe(machine);
   probe.say(StepBegan{Step{0}});
@@ -119,7 +119,7 @@ TEST(GradientBucket, NamesAParameterThatGaveNoGradient) {
             std::string::npos);
 }
 
-TEST(GradientBucket, TakesAMissingGradientForZerosWhenThatIsDeclared) {
+TEST(GradientBucket, TakesMissingGradientsForZerosWhenDeclared) {
   auto config = two_parameters();
   config.unused = core::UnusedParameters::zeros;
   GradientBucketMachine machine(config);
@@ -133,7 +133,7 @@ TEST(GradientBucket, TakesAMissingGradientForZerosWhenThatIsDeclared) {
   EXPECT_EQ(sent<messages::BucketReady>(end)[0].refusal, "");
 }
 
-TEST(GradientBucket, LearnsHowOftenAParameterComesFromTheFirstLaneThatUsesIt) {
+TEST(GradientBucket, LearnsRepetitionFromAParametersFirstLane) {
   auto config = two_parameters();
   config.unused = core::UnusedParameters::zeros;
   GradientBucketMachine machine(config);
@@ -207,7 +207,7 @@ TEST(GradientBucket, MergesEveryLaneAndLaunchesAfterTheLast) {
 }
 
 /// Where gradients are sharded each round reduces its lane, and the last one may have none.
-TEST(GradientBucket, LaunchesEveryRoundThatHasEntriesAlsoOneWithoutALane) {
+TEST(GradientBucket, LaunchesEveryRoundWithEntriesEvenWithoutALane) {
   auto config = two_parameters();
   config.rounds = {{Lane{2}, {{1}}}, {Lane{5}, {{4}}}, {Lane{-1}, {{6}, {7}}}};
   GradientBucketMachine machine(config);
@@ -255,7 +255,7 @@ TEST(GradientBucket, SaysReducedOnlyAfterAllItsCollectivesAreDone) {
   EXPECT_EQ(sent<messages::BucketReduced>(second), (std::vector<messages::BucketReduced>{{Step{0}, 0}}));
 }
 
-TEST(GradientBucket, PreparesNothingBeforeTheUpdateOfTheStepBeforeHasClearedItsGradients) {
+TEST(GradientBucket, PreparesNothingBeforeThePreviousUpdateClearedItsGradients) {
   auto config = two_parameters();
   config.unused = core::UnusedParameters::zeros;
   config.rounds = {{Lane{0}, {}}, {Lane{1}, {{2}}}};
@@ -287,7 +287,7 @@ TEST(GradientBucket, PreparesNothingBeforeTheUpdateOfTheStepBeforeHasClearedItsG
   EXPECT_EQ(sent<CollectiveReady>(stepped), (std::vector<CollectiveReady>{{Step{1}, 2}}));
 }
 
-TEST(GradientBucket, IsReadyWithItsLastGradientThoughTheUpdateComesLater) {
+TEST(GradientBucket, IsReadyWithItsLastGradientDespiteLateUpdates) {
   GradientBucketMachine machine(two_parameters());
   MachineProbe probe(machine);
   learn_without_an_update(probe);

@@ -37,7 +37,7 @@ TEST(ParameterShard, PublishesOnlyAfterTheUpdateAndTheGather) {
 }
 
 // Covers ready-4.
-TEST(ParameterShard, PublishesOnceWhenTheGatherIsToldBeforeTheUpdate) {
+TEST(ParameterShard, PublishesOnceWhenTheGatherPrecedesTheUpdate) {
   ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {{9}}});
   MachineProbe probe(machine);
   probe.say(decided(Step{0}, true));
@@ -86,7 +86,7 @@ TEST(ParameterShard, ThatIsFrozenIsPublishedAndNotStepped) {
   }
 }
 
-TEST(ParameterShard, GathersAUnitOnlyWhenTheUpdateOfTheStepBeforeIsEnqueued) {
+TEST(ParameterShard, GathersAUnitOnceThePreviousUpdateIsEnqueued) {
   ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {}});
   MachineProbe probe(machine);
   using messages::CollectiveReady, messages::UnitGathered, messages::UnitWanted;
@@ -143,7 +143,7 @@ messages::SaveBegan save_of(std::uint64_t sequence, Step step) {
   return {sequence, step, "{}", "null", "[]"};
 }
 
-TEST(ParameterShard, HoldsTheBucketForASaveAndAppliesTheNextStepWhenItIsStaged) {
+TEST(ParameterShard, HoldsBucketsUntilStagedThenAppliesTheNextStep) {
   ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {{9}}});
   MachineProbe probe(machine);
   probe.say(decided(Step{0}, true));
@@ -163,7 +163,7 @@ TEST(ParameterShard, HoldsTheBucketForASaveAndAppliesTheNextStepWhenItIsStaged) 
   EXPECT_TRUE(probe.say(messages::BucketStaged{1}).empty());
 }
 
-TEST(ParameterShard, SaysThatTheBucketIsHeldOnlyWhenTheWantedStepIsApplied) {
+TEST(ParameterShard, ReportsBucketsHeldOnceTheWantedStepIsApplied) {
   ParameterShardMachine machine({});
   MachineProbe probe(machine);
 
@@ -177,7 +177,7 @@ TEST(ParameterShard, SaysThatTheBucketIsHeldOnlyWhenTheWantedStepIsApplied) {
   EXPECT_TRUE(next.empty());
 }
 
-TEST(ParameterShard, WaitsForEverySaveThatWantsTheBucketAsItIs) {
+TEST(ParameterShard, WaitsForEverySaveThatWantsTheBucketUnchanged) {
   ParameterShardMachine machine({});
   MachineProbe probe(machine);
   probe.say(save_of(1, Step{-1}));
@@ -191,7 +191,7 @@ TEST(ParameterShard, WaitsForEverySaveThatWantsTheBucketAsItIs) {
   EXPECT_EQ(performed<StepShard>(second).size(), 1u);
 }
 
-TEST(ParameterShard, ThatIsFrozenGoesOnWhileASaveHoldsIt) {
+TEST(ParameterShard, GoesOnDuringASaveIfFrozen) {
   ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {}, .trainable = false});
   MachineProbe probe(machine);
   probe.say(save_of(1, Step{-1}));
@@ -218,7 +218,7 @@ TEST(ParameterShard, ARefusedStepWaitsForTheSaveToo) {
   EXPECT_FALSE(performed<StepShard>(released)[0].commit);
 }
 
-TEST(ParameterShard, AppliesEveryDecisionThatCameWhileASaveHeldTheBucketInOrder) {
+TEST(ParameterShard, AppliesDecisionsThatCameDuringASaveInOrder) {
   ParameterShardMachine machine({.rank = {}, .bucket = {1}, .gather_entries = {{9}}});
   MachineProbe probe(machine);
   probe.say(save_of(1, Step{-1}));

@@ -46,7 +46,7 @@ std::vector<Structures> bad_structures() {
           {"keys", half(0), keys, "tensor '"}};
 }
 
-TEST(CheckpointCoordinator, StructuresThatDoNotFitTogetherFailTheSaveBeforeAnythingIsWritten) {
+TEST(CheckpointCoordinator, MismatchedStructuresFailTheSaveBeforeAnyWrite) {
   for (const auto& [what, first, second, words] : bad_structures()) {
     Coordinator coordinator;
     coordinator.say(announced(0, 1, first));
@@ -65,7 +65,7 @@ TEST(CheckpointCoordinator, StructuresThatDoNotFitTogetherFailTheSaveBeforeAnyth
   }
 }
 
-TEST(CheckpointCoordinator, AsksForAStructurePartByPartAndTakesNoneTwice) {
+TEST(CheckpointCoordinator, AsksForStructuresByPartsAndTakesNoneTwice) {
   Coordinator coordinator(config_of(1));
   SaveStructure all;
   all.tensors = {{"a", DType::f32, {8}}};
@@ -114,7 +114,7 @@ TEST(CheckpointCoordinator, AStructureThatArrivesAlteredFailsTheSave) {
 }
 
 // Covers save-16, save-17.
-TEST(CheckpointCoordinator, AConstantStructureIsAskedForOnceAndAChangedOneIsPlannedAnew) {
+TEST(CheckpointCoordinator, AsksOnceForConstantStructuresAndReplansChangedOnes) {
   Coordinator coordinator;
   auto save = [&](std::uint64_t sequence) {
     auto effects = coordinator.drive_to("committing", sequence);

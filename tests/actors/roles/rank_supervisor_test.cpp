@@ -62,7 +62,7 @@ TEST(RankSupervisor, UpdatesFirstWhatForwardReadsFirst) {
   EXPECT_EQ(updated({{0}, {1}}, {{1}, {0}}), (std::vector<std::uint32_t>{1, 0}));
 }
 
-TEST(RankSupervisor, AsksForTheVerdictWhenBucketsAndTrainerAreThrough) {
+TEST(RankSupervisor, AsksForTheVerdictAfterBucketsAndTrainer) {
   RankSupervisorMachine machine(two_buckets());
   MachineProbe probe(machine);
   probe.say(messages::Welcome{});
@@ -159,7 +159,7 @@ StepDecided decide_for(MachineProbe& probe, messages::Verdict verdict, const std
   return decided.empty() ? StepDecided{} : decided[0];
 }
 
-TEST(RankSupervisor, TellsTheCoordinatorWhyItRefusesAndDecidesOnceAllAreTold) {
+TEST(RankSupervisor, ExplainsARefusalAndDecidesOnceAllAreTold) {
   RankSupervisorMachine machine(two_buckets());
   MachineProbe probe(machine);
   run_backward(probe, "parameter x gave 0 of 1 gradients");
@@ -261,7 +261,7 @@ TEST(RankSupervisor, SaysCommittedAlsoWhenTheNextStepHasBegun) {
   EXPECT_EQ(sent<messages::StepCommitted>(last), (std::vector<messages::StepCommitted>{{Step{0}, true}}));
 }
 
-TEST(RankSupervisor, SaysWhenTheShardsAreThroughWithARefusedStepToo) {
+TEST(RankSupervisor, ReportsShardsThroughAlsoForARefusedStep) {
   RankSupervisorMachine machine(two_buckets());
   MachineProbe probe(machine);
   run_backward(probe);
@@ -306,7 +306,7 @@ void fail_collective(MachineProbe& probe) {
   EXPECT_TRUE(sent<messages::StepFailed>(failed).empty()) << "the trainer hears from the coordinator";
 }
 
-TEST(RankSupervisor, TellsItsTrainerWhomTheCoordinatorCallsTheFirstCulprit) {
+TEST(RankSupervisor, TellsItsTrainerTheCoordinatorsFirstCulprit) {
   RankSupervisorMachine machine(two_buckets());
   MachineProbe probe(machine);
   fail_collective(probe);
@@ -319,7 +319,7 @@ TEST(RankSupervisor, TellsItsTrainerWhomTheCoordinatorCallsTheFirstCulprit) {
   EXPECT_TRUE(again.empty()) << "once";
 }
 
-TEST(RankSupervisor, TellsItsTrainerItsOwnErrorWhenTheCoordinatorIsSilentOrLost) {
+TEST(RankSupervisor, TellsItsTrainerItsOwnErrorWithoutACoordinator) {
   for (bool is_lost : {false, true}) {
     RankSupervisorMachine machine(two_buckets());
     MachineProbe probe(machine);

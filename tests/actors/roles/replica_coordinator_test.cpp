@@ -63,7 +63,7 @@ TEST_F(ReplicaCoordinator, LetsCliquesExchangeOnceEveryRankHasItsCopy) {
   EXPECT_EQ(machine_.state(), "exchanging");
 }
 
-TEST_F(ReplicaCoordinator, CallsASaveGoodOnlyWhenAllRanksHoldAll) {
+TEST_F(ReplicaCoordinator, CallsASaveGoodOnlyWhenAllHoldAll) {
   all_ready();
   EXPECT_THAT(sent<LocalSaveOver>(held(2)), IsEmpty());
   EXPECT_THAT(sent<LocalSaveOver>(held(2)), IsEmpty()) << "said twice";
@@ -78,7 +78,7 @@ TEST_F(ReplicaCoordinator, CallsASaveGoodOnlyWhenAllRanksHoldAll) {
 }
 
 // Covers local-5.
-TEST_F(ReplicaCoordinator, FailsOnAllRanksWithTheFirstThatHasNoCopy) {
+TEST_F(ReplicaCoordinator, FailsEverywhereWithTheFirstRankWithoutACopy) {
   ready(0);
 
   const auto effects = probe_.say(CopyReady{1, Rank{2}, {4}, 0, kNoSpace});
@@ -90,7 +90,7 @@ TEST_F(ReplicaCoordinator, FailsOnAllRanksWithTheFirstThatHasNoCopy) {
   EXPECT_EQ(machine_.state(), "idle");
 }
 
-TEST_F(ReplicaCoordinator, FailsOnAllRanksWithTheFirstThatDoesNotHoldAll) {
+TEST_F(ReplicaCoordinator, FailsEverywhereWithTheFirstRankHoldingTooLittle) {
   all_ready();
 
   const auto effects = probe_.say(CopiesHeld{1, Rank{0}, kNoSpace});
@@ -100,7 +100,7 @@ TEST_F(ReplicaCoordinator, FailsOnAllRanksWithTheFirstThatDoesNotHoldAll) {
   EXPECT_THAT(held(1), IsEmpty());
 }
 
-TEST_F(ReplicaCoordinator, NamesWhoIsMissingAtTheDeadlineOfEachPhase) {
+TEST_F(ReplicaCoordinator, NamesWhoIsMissingAtEachPhasesDeadline) {
   ready(0);
   const auto copying = sent<LocalSaveOver>(probe_.timer(0));
   ASSERT_EQ(copying.size(), 3u);

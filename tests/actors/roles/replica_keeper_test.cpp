@@ -113,7 +113,7 @@ TEST_F(Keeper, GivesUpItsOwnCopyAtTheDeadline) {
   EXPECT_THAT(probe_.say(messages::CopySealed{1, 35, {}}), IsEmpty()) << "too late";
 }
 
-TEST_F(Keeper, SharesRoundsInOrderWithNoMoreThanItsBuffers) {
+TEST_F(Keeper, SharesRoundsInOrderWithinItsBuffers) {
   copy();
 
   const auto begun = exchange();
@@ -150,7 +150,7 @@ TEST_F(Keeper, TidiesThenTellsItsTrainerWhenTheSaveCounts) {
   EXPECT_THAT(end(), IsEmpty()) << "said twice";
 }
 
-TEST_F(Keeper, SharesOnWhenAPartCouldNotBeReadOrWritten) {
+TEST_F(Keeper, SharesOnDespiteUnreadableOrUnwritableParts) {
   copy();
   exchange();
 
@@ -178,7 +178,7 @@ TEST_F(Keeper, EndsAnExchangeEarlyOnlyWithItsGroup) {
               ElementsAre(CopiesHeld{1, Rank{2}, kLost}));
 }
 
-TEST_F(Keeper, RunsAnExchangeToItsEndThoughTheSaveHasFailed) {
+TEST_F(Keeper, FinishesAnExchangeThoughTheSaveHasFailed) {
   copy();
   exchange();
 
@@ -208,7 +208,7 @@ TEST_F(Keeper, DoesNotBeginASaveThatIsOverAlready) {
   EXPECT_THAT(asked<MakeCopyDirectory>(announce(3)), SizeIs(1));
 }
 
-TEST_F(Keeper, LetsUpdatesGoOnWhenASaveThatWaitsForADiskIsOver) {
+TEST_F(Keeper, LetsUpdatesGoOnAfterDiskBoundSaves) {
   copy();
   end(kNoSpace);
   ASSERT_EQ(machine_.state(), "tidying");
@@ -258,7 +258,7 @@ TEST_F(Keeper, RefusesAnExchangeForAnotherClique) {
   EXPECT_THAT(held[0].failure.message, HasSubstr("3 copies"));
 }
 
-TEST_F(Keeper, IgnoresWhatIsOfNoSaveOrExchangeOfIts) {
+TEST_F(Keeper, IgnoresSavesAndExchangesThatAreNotItsOwn) {
   EXPECT_THAT(exchange(), IsEmpty());
   EXPECT_THAT(probe_.say(RoundRead{1, 0, 0, {}}), IsEmpty());
   EXPECT_THAT(probe_.say(messages::CopySealed{1, 35, {}}), IsEmpty());

@@ -57,7 +57,7 @@ TEST(RollCallOfRanks, FindsACallThatNotAllHaveMade) {
 }
 
 /// Three ranks, of which two are blocked by the third, which computes or has moved on.
-TEST(RollCallOfRanks, IsNoDeadlockWhileARankMayStillCallWhatIsWaitedFor) {
+TEST(RollCallOfRanks, IsNoDeadlockWhileARankMayStillCall) {
   RollCall call({3});
   call.add({{0}, {4}, true, Call::begin_step, 4});
   call.add({{1}, {3, 0, 0, 0, 0, 1}, true, Call::leave, 1});

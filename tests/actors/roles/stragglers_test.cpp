@@ -42,7 +42,7 @@ TEST(StragglersOfAStage, AreNamedAfterThreeRounds) {
   EXPECT_THAT(tell(stragglers, {10, 11, 25, 10}), IsEmpty()) << "it is said once";
 }
 
-TEST(StragglersOfAStage, AreToldWhenTheyAreAsFastAsOthersAgain) {
+TEST(StragglersOfAStage, AreToldWhenTheyHaveCaughtUp) {
   auto stragglers = of_one_stage();
   for (int round = 0; round < 5; ++round) tell(stragglers, {10, 10, 25, 10});
   tell(stragglers, {10, 10, 10, 10});
@@ -56,7 +56,7 @@ TEST(StragglersOfAStage, MustBeSlowInARow) {
     EXPECT_THAT(tell(stragglers, {10, 10, round % 3 == 2 ? 10.0 : 25.0, 10}), IsEmpty()) << round;
 }
 
-TEST(StragglersOfAStage, AreLessThanAThirdSlowerWhereNothingIsSaid) {
+TEST(StragglersOfAStage, GoUnmentionedBelowAThird) {
   auto stragglers = of_one_stage();
   for (int round = 0; round < 10; ++round) EXPECT_THAT(tell(stragglers, {10, 10, 13.3, 10}), IsEmpty());
 }

@@ -32,7 +32,7 @@ std::vector<Role> told(const std::vector<Effect>& effects) {
   return roles;
 }
 
-TEST(ShardOfTwoWriters, HoldsTheBucketForEachAndUpdatesItWhenBothHaveIt) {
+TEST(ShardOfTwoWriters, HoldsTheBucketForEachAndUpdatesAfterBoth) {
   ParameterShardMachine machine({kRank, 4, {}});
   MachineProbe probe(machine);
   probe.say(decided(0));

@@ -98,7 +98,7 @@ class RendezvousTest : public testing::Test {
   ControlRendezvous rendezvous{world, world.inbox};
 };
 
-TEST_F(RendezvousTest, BringsValuesOfAnySizeInMessagesThatTheNetworkTakes) {
+TEST_F(RendezvousTest, BringsValuesOfAnySizeInAcceptableMessages) {
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, kPart - 1, kPart, kPart + 1, 2 * kPart,
                                   2 * kPart + 1, (std::size_t{5} << 20) + 17}) {
     const auto key = std::to_string(bytes);
@@ -112,20 +112,20 @@ TEST_F(RendezvousTest, BringsValuesOfAnySizeInMessagesThatTheNetworkTakes) {
   EXPECT_LT(world.largest, messages::kMaxEncodedBytes / 2);
 }
 
-TEST_F(RendezvousTest, BringsAValueThatLooksLikeANumberOfParts) {
+TEST_F(RendezvousTest, BringsAValueResemblingANumberOfParts) {
   ASSERT_TRUE(rendezvous.set("key", "3:three"));
 
   EXPECT_EQ(*rendezvous.get("key", 1s), "3:three");
 }
 
-TEST_F(RendezvousTest, SetsAndGetsASmallValueWithOneMessageEach) {
+TEST_F(RendezvousTest, SetsAndGetsASmallValueWithOneMessage) {
   ASSERT_TRUE(rendezvous.set("key", value_of(kPart)));
   ASSERT_TRUE(rendezvous.get("key", 1s));
 
   EXPECT_EQ(world.posted, 2);
 }
 
-TEST_F(RendezvousTest, StoresTheKeyOnlyWhenEveryOtherPartIsThere) {
+TEST_F(RendezvousTest, StoresTheKeyOnlyAfterEveryOtherPart) {
   world.arriving = 3;
 
   EXPECT_FALSE(rendezvous.set("key", value_of(3 * kPart)));

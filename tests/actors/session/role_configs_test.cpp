@@ -31,7 +31,7 @@ std::vector<TrainingPlan> all_jobs() {
   return jobs;
 }
 
-TEST(RoleConfigs, EveryEntryOfThePlanHasExactlyTheOwnerThatTheConductorAnswers) {
+TEST(RoleConfigs, EveryPlanEntryHasTheOwnerTheConductorAnswers) {
   for (const auto& plan : all_jobs()) {
     const RankProgram program(plan, {0});
     auto conductor = conductor_config(plan, program, std::chrono::seconds(1));
@@ -56,7 +56,7 @@ TEST(RoleConfigs, EveryEntryOfThePlanHasExactlyTheOwnerThatTheConductorAnswers) 
   }
 }
 
-TEST(RoleConfigs, AllRanksOfAJobJoinWithTheSamePlan) {
+TEST(RoleConfigs, AllRanksJoinWithTheSamePlan) {
   for (const auto& plan : all_jobs()) {
     auto first = supervisor_config(plan, RankProgram(plan, {0}), {});
     auto last = supervisor_config(plan, RankProgram(plan, {plan.world.value - 1}), {});

@@ -33,7 +33,7 @@ class TrainerInboxTest : public testing::Test {
 };
 
 // Covers ready-5.
-TEST_F(TrainerInboxTest, AParameterMayBeReadOnceItsBucketIsPublishedForTheStep) {
+TEST_F(TrainerInboxTest, ParameterMayBeReadOnceItsBucketIsPublished) {
   EXPECT_TRUE(inbox.is_published({1}, Step{-1})) << "before the first step everything may be read";
   EXPECT_FALSE(inbox.is_published({1}, Step{0}));
 
@@ -45,7 +45,7 @@ TEST_F(TrainerInboxTest, AParameterMayBeReadOnceItsBucketIsPublishedForTheStep) 
   EXPECT_TRUE(inbox.wait_published({1}, Step{0}, 1s));
 }
 
-TEST_F(TrainerInboxTest, ATimeoutSaysWhatWasWaitedForAndLeavesThePortUsable) {
+TEST_F(TrainerInboxTest, TimeoutSaysWhatWasAwaitedLeavingThePortUsable) {
   auto late = inbox.wait_published({1}, Step{3}, 2s);
 
   ASSERT_FALSE(late);
@@ -56,7 +56,7 @@ TEST_F(TrainerInboxTest, ATimeoutSaysWhatWasWaitedForAndLeavesThePortUsable) {
   EXPECT_TRUE(inbox.wait_published({1}, Step{3}, 2s));
 }
 
-TEST_F(TrainerInboxTest, ASaveThatIsRefusedFreesNoTensorsOfOneBeforeIt) {
+TEST_F(TrainerInboxTest, RefusedSaveFreesNoTensorsOfAnEarlierOne) {
   hear(messages::BucketStaged{2});
   hear(messages::BucketStaged{3});
   EXPECT_FALSE(inbox.wait_staged(messages::Role::checkpoint_writer, 3, 1s)) << "save 1 still copies";
@@ -88,7 +88,7 @@ TEST_F(TrainerInboxTest, OnlyTheDecisionOfTheStepAskedForCounts) {
   EXPECT_EQ(inbox.wait_decided(Step{4}, 1s)->clip_factor, 0.5);
 }
 
-TEST_F(TrainerInboxTest, ABucketHasMergedALaneWhenItSaysSoOfThisOneOrALaterOne) {
+TEST_F(TrainerInboxTest, BucketHasMergedLanesUpToItsReportedOne) {
   hear(messages::LaneMerged{Step{0}, Lane{0}, 0});
   EXPECT_TRUE(inbox.wait_merged({0}, Step{0}, Lane{0}, 1s));
   EXPECT_FALSE(inbox.wait_merged({1}, Step{0}, Lane{0}, 1s)) << "another bucket does not count";
@@ -100,7 +100,7 @@ TEST_F(TrainerInboxTest, ABucketHasMergedALaneWhenItSaysSoOfThisOneOrALaterOne) 
 }
 
 // Covers ready-5.
-TEST_F(TrainerInboxTest, AUnitIsThereWhenItsEntryOrALaterOneHasBroughtIt) {
+TEST_F(TrainerInboxTest, UnitIsThereOnceAnEntryBroughtIt) {
   hear(messages::UnitGathered{Step{2}, {5}, {1}});
 
   EXPECT_TRUE(inbox.wait_unit({1}, Step{2}, {5}, 1s));
@@ -108,7 +108,7 @@ TEST_F(TrainerInboxTest, AUnitIsThereWhenItsEntryOrALaterOneHasBroughtIt) {
   EXPECT_FALSE(inbox.wait_unit({0}, Step{2}, {5}, 1s));
 }
 
-TEST_F(TrainerInboxTest, AnswersOfTheStoreGoToTheRequestThatAsked) {
+TEST_F(TrainerInboxTest, StoreAnswersGoToTheRequestThatAsked) {
   hear(messages::StoreValue{8, "eight"});
   hear(messages::StoreValue{7, "seven"});
 

@@ -91,7 +91,7 @@ TEST(CafStageTeardown, EndsAThousandTimesWhileActorsPost) {
   end_busy_stages(1000, {});
 }
 
-TEST(CafStageTeardown, EndsWhileAnActorWithAThreadOfItsOwnPosts) {
+TEST(CafStageTeardown, EndsWhileAnActorWithAnOwnThreadPosts) {
   end_busy_stages(100, {Role::conductor});
 }
 
@@ -116,7 +116,7 @@ TEST(CafStageTeardown, EndsAnActorOfTheTrainerThatIgnoresExits) {
   EXPECT_EQ(log.text(), "");
 }
 
-TEST(CafStageTeardown, LeavesAnActorOfTheTrainerBehindThatDoesNotReturn) {
+TEST(CafStageTeardown, LeavesBehindATrainersActorThatDoesNotReturn) {
   CafStageOptions options;
   const HeardLog log;
   options.now = [] { return std::chrono::nanoseconds(0); };

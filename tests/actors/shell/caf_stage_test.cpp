@@ -113,7 +113,7 @@ TEST_F(CafStageTest, CarriesEffectsToTheirPlacesInOrder) {
   EXPECT_EQ(stage->message_count(), 5u) << "the one that nobody plays counts too";
 }
 
-TEST_F(CafStageTest, WhatCannotBeSentIsTheFailureOfTheRank) {
+TEST_F(CafStageTest, UnsendableMessagesFailTheRank) {
   messages::Failure told;
   supervisor.on_message = [&](const messages::Envelope& envelope, Outbox&) {
     told = std::get<messages::RankFailed>(envelope.body).failure;
@@ -128,7 +128,7 @@ TEST_F(CafStageTest, WhatCannotBeSentIsTheFailureOfTheRank) {
   EXPECT_EQ(told, messages::failure_of(network));
 }
 
-TEST_F(CafStageTest, FiresATimerWhenItsTimeHasComeAndNotBefore) {
+TEST_F(CafStageTest, FiresATimerAtItsTimeAndNotBefore) {
   supervisor.on_start = [](Outbox& outbox) { outbox.arm(2, 10s); };
   std::vector<TimerId> fired;
   supervisor.on_timer = [&](TimerId id, Outbox&) { fired.push_back(id); };
@@ -142,7 +142,7 @@ TEST_F(CafStageTest, FiresATimerWhenItsTimeHasComeAndNotBefore) {
 }
 
 // As after SIGCONT, or when a suspended machine goes on.
-TEST_F(CafStageTest, ATimerDoesNotCountTheTimeInWhichNobodyRan) {
+TEST_F(CafStageTest, TimerDoesNotCountTimeInWhichNobodyRan) {
   supervisor.on_start = [](Outbox& outbox) { outbox.arm(2, 10s); };
   start();
   play_for(5s);

@@ -78,7 +78,7 @@ TEST_F(CafSupervision, FailsTheRankForARoleThatThrows) {
   }
 }
 
-TEST_F(CafSupervision, FailsTheRankForWorkThatThrowsInAnotherThread) {
+TEST_F(CafSupervision, FailsTheRankForWorkThrowingInAnotherThread) {
   stage_->blame(kWatched, "the disk of thieves");
 
   EXPECT_EQ(why(), "conductor @ rank 3 failed while it handled nothing: the disk of thieves");
@@ -107,7 +107,7 @@ caf::behavior give_up_soon(caf::event_based_actor* self) {
   return {[self](const RankEvent&) { self->quit(caf::make_error(caf::sec::bad_function_call)); }};
 }
 
-TEST_F(CafSupervision, FailsTheRankForASubscriberThatEndsWithAnError) {
+TEST_F(CafSupervision, FailsTheRankForSubscribersEndingWithAnError) {
   stage_->subscribe(stage_->system().spawn(give_up_soon));
 
   stage_->post({kWatcher, {{3}, Role::trainer, 0}, {}, messages::StepCommitted{{4}, true}});

@@ -217,7 +217,7 @@ TEST_F(HostilePeer, CannotPlayTheCoordinator) {
   EXPECT_THAT(reason, HasSubstr("rank 1 sent Fence from coordinator @ rank 1"));
 }
 
-TEST_F(HostilePeer, IsNotHeardAnyMoreOnceItSaidWhatItMustNot) {
+TEST_F(HostilePeer, IsIgnoredOnceItSaidWhatItMustNot) {
   say({23, 1, Role::trainer, Role::rank_supervisor, {0x91, 1}});
 
   const auto reason = answer_to({21, 1, Role::rank_supervisor, Role::coordinator, failure_of_rank(1)});

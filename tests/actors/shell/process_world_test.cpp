@@ -17,7 +17,7 @@
 namespace troupe::actors {
 namespace {
 
-TEST(ProcessWorld, RanksOfOneHostMeetOverTcpWhereNobodyOutsideReachesThem) {
+TEST(ProcessWorld, RanksOfOneHostMeetOverUnreachableTcp) {
   ProcessWorldOptions options;
   options.collectives = "tcp";
   options.environment = [] {
@@ -104,7 +104,7 @@ TEST(ProcessWorld, HasAnotherSessionInTheNextEpoch) {
   EXPECT_FALSE(join().has_value());
 }
 
-TEST(ProcessWorld, IsUsedUpByAnAttemptToJoinThatFailed) {
+TEST(ProcessWorld, IsUsedUpByAFailedAttemptToJoin) {
   const auto world = ProcessRank::create({}).value();
   EXPECT_FALSE(Session::join(*world, {}, {{"__metadata__", {4}}}).has_value());
 
@@ -114,7 +114,7 @@ TEST(ProcessWorld, IsUsedUpByAnAttemptToJoinThatFailed) {
   EXPECT_THAT(second.error().message, ::testing::HasSubstr("make another one"));
 }
 
-TEST(ProcessWorld, WhatIsSaidBeforeAndWhileTheNetworkOpensArrives) {
+TEST(ProcessWorld, WhatIsSaidAroundTheNetworksOpeningArrives) {
   ProcessWorldOptions options;
   options.environment = [] {
     JobEnvironment environment;

@@ -38,7 +38,7 @@ TEST(RankPlaces, MayBePartsOfOneMachine) {
   EXPECT_FALSE(check({{1, 0, 2}, {1, 1, 2}, {1, 0, 1}}));
 }
 
-TEST(RankPlaces, MayHideLocalRanksFromRanksWithAGpuEach) {
+TEST(RankPlaces, MayHideLocalRanksFromRanksWithOwnGpus) {
   EXPECT_FALSE(check({{1, 0, 2}, {1, 0, 2}, {2, 0, 2}, {2, 0, 2}}));
 }
 
@@ -53,7 +53,7 @@ TEST(RankPlaces, TravelAsLines) {
   EXPECT_FALSE(place_from_line("n1"));
 }
 
-TEST(RankPlaces, AreFewerThanALauncherSaysThatTakesTwoForOne) {
+TEST(RankPlaces, AreFewerForALauncherThatCombinesTwo) {
   const auto error = check({{1, 0, 4}, {1, 1, 4}, {2, 2, 4}, {2, 3, 4}});
 
   ASSERT_TRUE(error);

@@ -70,7 +70,7 @@ TEST_F(RoleHostTest, DropsMessagesOfOtherEpochsAndCountsThem) {
   EXPECT_EQ(host.stale_messages(), 2u);
 }
 
-TEST_F(RoleHostTest, ATimerThatWasMovedOrCancelledDoesNotFire) {
+TEST_F(RoleHostTest, MovedOrCancelledTimersDoNotFire) {
   script.on_message = [](const messages::Envelope& envelope, Outbox& outbox) {
     if (std::holds_alternative<messages::StepBegan>(envelope.body)) outbox.arm(3, 7ns);
     if (std::holds_alternative<messages::Farewell>(envelope.body)) outbox.cancel(3);

@@ -197,7 +197,7 @@ TEST(JobEnvironment, DividesTheRanksOfFluxOverItsNodes) {
   }
 }
 
-TEST(JobEnvironment, DoesNotTakePmiWithinATaskOfSlurmForTheTask) {
+TEST(JobEnvironment, DoesNotMistakePmiForSlurmsTask) {
   auto values = slurm_step(0);
   values["SLURM_STEP_NUM_TASKS"] = "1";
   const auto ranks = variables(with_master(with_pmi(values, 3)));
@@ -209,7 +209,7 @@ TEST(JobEnvironment, DoesNotTakePmiWithinATaskOfSlurmForTheTask) {
   EXPECT_TRUE(engine_facts(ranks).local_source.empty()) << "nothing says which ranks share a host";
 }
 
-TEST(JobEnvironment, IsOneRankInAShellOfSlurmAndInABatchScript) {
+TEST(JobEnvironment, IsOneRankInSlurmShellsAndBatchScripts) {
   const Values job{{"SLURM_JOB_ID", "42"}, {"SLURM_PROCID", "0"},        {"SLURM_LOCALID", "0"},
                    {"SLURM_NODEID", "0"},  {"SLURM_NTASKS", "8"},        {"SLURM_NPROCS", "8"},
                    {"SLURM_NNODES", "1"},  {"SLURM_TASKS_PER_NODE", "8"}};
@@ -364,7 +364,7 @@ std::map<std::string, std::string> slurm_task(std::map<std::string, std::string>
   return values;
 }
 
-TEST(JobEnvironment, KnowsRanksThatSeeOneGpuEachFromThoseThatShareIt) {
+TEST(JobEnvironment, TellsRanksWithOwnGpusFromRanksSharingThem) {
   const std::map<std::string, std::string> torchrun{
       {"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_WORLD_SIZE", "4"}, {"MASTER_PORT", "1"}};
   auto narrowed = torchrun;

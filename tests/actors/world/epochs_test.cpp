@@ -29,7 +29,7 @@ class Epochs : public testing::Test {
   const std::string failure_ = folder_.path("failure");
 };
 
-TEST_F(Epochs, OfALauncherThatKeepsNoProcessHaveNoFiles) {
+TEST_F(Epochs, OfALauncherWithoutProcessesHaveNoFiles) {
   EXPECT_FALSE(EpochFiles::of([](const char*) { return std::nullopt; }));
   EXPECT_FALSE(EpochFiles::of([](const char* name) -> std::optional<std::string> {
     return std::string(name) == "TROUPE_SLOT" ? "first" : "/tmp/file";
@@ -55,7 +55,7 @@ TEST_F(Epochs, AreAwaitedUntilTheLauncherSaysTheNext) {
   EXPECT_EQ(*next, fourth);
 }
 
-TEST_F(Epochs, AreAwaitedByASpareUntilOneHasARankForIt) {
+TEST_F(Epochs, AreAwaitedBySparesUntilTheyGetRanks) {
   ASSERT_TRUE(announce_epoch(epoch_, {core::Epoch{3}, "127.0.0.1", 4711, {{5, 0}, {1, 0}}}));
   const NextEpoch wanted{core::Epoch{5}, "127.0.0.1", 4713, {{0, 0}, {1, 0}, {5, 0}}};
   std::jthread launcher([&] {
@@ -88,7 +88,7 @@ TEST_F(Epochs, ShowWhoTakesPartAndWouldStay) {
   }
 }
 
-TEST_F(Epochs, DoNotComeFromAFileThatIsNotTheirs) {
+TEST_F(Epochs, DoNotComeFromOtherFiles) {
   for (const std::string text :
        {"", "x", "3", "-1 7 h 0 0", "3 70000 h 0 0\n", "3 0 h 0 0\n", "3 4711\n", "3 4711 h\n",
         "3 4711 h 0\n", "3 4711 h 0 x\n", "3 4711 h -1 0\n", "3 4711 h 0 0 1\n"}) {

@@ -39,7 +39,7 @@ TEST(EventLoop, ReachesEveryOrderOfTheActionsOfOneMoment) {
   EXPECT_EQ(orders.size(), 24U);
 }
 
-TEST(EventLoop, LetsWhatIsScheduledForNowCompeteWithWhatIsReady) {
+TEST(EventLoop, LetsWhatIsScheduledNowCompeteWithReadyWork) {
   std::set<std::string> orders;
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     EventLoop loop(seed);
@@ -68,7 +68,7 @@ TEST(EventLoop, DoesNotRunWhatWasCancelled) {
   EXPECT_EQ(loop.events(), 0U);
 }
 
-TEST(EventLoop, CancelsNothingByTheIdOfAnAlarmThatHasRun) {
+TEST(EventLoop, CancelsNothingByTheIdOfAPastAlarm) {
   EventLoop loop(1);
   AlarmId first = loop.arm(1ms, [] {});
   loop.run({});
@@ -114,7 +114,7 @@ std::uint64_t trace_of(std::uint64_t seed, std::string_view noted) {
   return loop.trace_hash();
 }
 
-TEST(EventLoop, TwoRunsOfASeedAgreeInTheTraceHash) {
+TEST(EventLoop, TwoRunsOfASeedHaveOneTraceHash) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) EXPECT_EQ(trace_of(seed, "x"), trace_of(seed, "x"));
 }
 
@@ -123,7 +123,7 @@ TEST(EventLoop, TheTraceHashSeesTheSeedAndTheNotes) {
   EXPECT_NE(trace_of(1, "x"), trace_of(1, "y"));
 }
 
-TEST(RandomStream, ADrawMoreInOneComponentChangesNothingInAnother) {
+TEST(RandomStream, ExtraDrawInOneComponentChangesNothingInAnother) {
   RandomStream first(7, "network", "delay");
   RandomStream second(7, "storage", "delay");
   std::uint32_t alone = RandomStream(7, "storage", "delay").bits();

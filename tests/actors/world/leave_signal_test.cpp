@@ -56,7 +56,7 @@ TEST_F(LeaveSignalTest, IsAWishOnceTheTrainerListens) {
   EXPECT_EQ(asked.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
 }
 
-TEST_F(LeaveSignalDeathTest, EndsAProcessThatDoesNotListenYetAsItEndsAnyOther) {
+TEST_F(LeaveSignalDeathTest, EndsAProcessThatDoesNotListenYet) {
   EXPECT_EXIT(
       {
         LeaveSignal leave([] {});
@@ -66,7 +66,7 @@ TEST_F(LeaveSignalDeathTest, EndsAProcessThatDoesNotListenYetAsItEndsAnyOther) {
       KilledBySignal(SIGTERM), "");
 }
 
-TEST_F(LeaveSignalDeathTest, EndsTheRankWithItsJobAndSaysWhoFailed) {
+TEST_F(LeaveSignalDeathTest, EndsTheRankWithItsJobNamingTheFailed) {
   for (bool listens : {false, true}) {
     EXPECT_EXIT(
         {
@@ -81,7 +81,7 @@ TEST_F(LeaveSignalDeathTest, EndsTheRankWithItsJobAndSaysWhoFailed) {
   }
 }
 
-TEST_F(LeaveSignalDeathTest, LetsATrainerThatEndsByItselfEndInItsOwnWay) {
+TEST_F(LeaveSignalDeathTest, LetsASelfEndingTrainerEndItsOwnWay) {
   EXPECT_EXIT(
       {
         write_failure();

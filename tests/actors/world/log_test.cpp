@@ -41,7 +41,7 @@ TEST(LogLevels, AreInfoUnlessSomethingElseIsAskedFor) {
   EXPECT_EQ(LogLevels().of(Subsystem::transport), LogLevel::info);
 }
 
-TEST(LogLevels, OfASubsystemPrecedeThatOfAllWhereverTheyStand) {
+TEST(LogLevels, OfSubsystemsPrecedeTheGeneralOneInAnyOrder) {
   for (const auto* text : {"error,transport=debug", "transport=debug,error"}) {
     const auto levels = parse_log_levels(text).value();
 
@@ -123,7 +123,7 @@ TEST(Log, SaysTimeLevelPlaceAndSentenceOnOneLine) {
                            "\\[rank 3 epoch 2 transport\\] rank 7 is late"));
 }
 
-TEST(Log, KeepsAnEventOnOneLineWhateverTextItQuotes) {
+TEST(Log, KeepsAnEventOnOneLineWhateverItQuotes) {
   Lines lines;
   const auto log = lines.log();
 

@@ -59,7 +59,7 @@ class OnDisk : public ::testing::Test {
 
 using PosixFiles = OnDisk;
 
-TEST_F(PosixFiles, AreReadPastTheCacheFromAnyOffsetIntoAnyMemory) {
+TEST_F(PosixFiles, AreReadUncachedAtAnyOffsetAndAddress) {
   std::string whole(3'000'017, '\0');
   for (std::size_t i = 0; i < whole.size(); ++i) whole[i] = static_cast<char>(i * 2654435761U >> 13);
   write(root_ / "long", whole);
@@ -184,7 +184,7 @@ TEST_F(PosixFiles, RemovingATreeLeavesWhatItsLinksPointAt) {
   EXPECT_FALSE(fs::exists(root_ / "inner"));
 }
 
-TEST_F(PosixFiles, AreWholeWhenTheFileSystemTurnsOutNotToWriteDirectly) {
+TEST_F(PosixFiles, AreWholeWhereDirectWritesTurnOutImpossible) {
   // Sizes of the parts that are appended.
   for (const std::vector<std::size_t>& parts : {std::vector<std::size_t>{448, 10000, 5001},
                                                 {448, 10000},
@@ -215,7 +215,7 @@ TEST_F(PosixFiles, AreWholeWhenTheFileSystemTurnsOutNotToWriteDirectly) {
 
 using PosixDurability = OnDisk;
 
-TEST_F(PosixDurability, SyncComesAfterTheLastByteOfFilesOfAllSizes) {
+TEST_F(PosixDurability, SyncFollowsTheLastByteOfAnyFile) {
   for (const std::size_t bytes : {0, 1, 4095, 4096, 4097, 10000}) {
     const std::string text(bytes, 'x');
     const auto half = std::as_bytes(std::span(text)).first(bytes / 2);
@@ -246,7 +246,7 @@ TEST_F(PosixDurability, SyncOfADirectoryReachesThatDirectory) {
   EXPECT_THAT(log.take(), ElementsAre(Fsync{at("inner"), 0}, Fsync{at(""), 0}));
 }
 
-TEST_F(PosixDurability, DirectoriesThatAreMadeAreDurableInThoseAboveThem) {
+TEST_F(PosixDurability, NewDirectoriesAreDurableInTheirParents) {
   FsyncLog log;
 
   ASSERT_TRUE(PosixStorage::open_or_make(at("a/b")));
@@ -265,7 +265,7 @@ TEST_F(PosixDurability, DirectoriesThatAreMadeAreDurableInThoseAboveThem) {
   EXPECT_THAT(log.take(), ElementsAre(Fsync{at(""), 0}, Fsync{at("d"), 0}));
 }
 
-TEST_F(PosixDurability, ACommitSyncsManifestThenItsDirectoryThenTheRoot) {
+TEST_F(PosixDurability, CommitSyncsManifestThenItsDirectoryThenTheRoot) {
   ASSERT_TRUE(storage_->make_directory("step_00000005.tmp-1"));
   FsyncLog log;
 
@@ -278,7 +278,7 @@ TEST_F(PosixDurability, ACommitSyncsManifestThenItsDirectoryThenTheRoot) {
               ElementsAre(Fsync{at("latest_checkpointed_iteration.txt.tmp"), 2}, Fsync{at(""), 0}));
 }
 
-TEST_F(PosixDurability, ALocalCopyIsSyncedFromItsManifestUpToTheRootWhenAsked) {
+TEST_F(PosixDurability, LocalCopiesAreSyncedUpToRootOnRequest) {
   core::CopyManifest manifest;
   manifest.name = {{12}, 0xabc};
   manifest.owner = {3};

@@ -11,7 +11,7 @@
 namespace troupe::actors {
 namespace {
 
-TEST(SignalWatcher, OfOneSignalDoesNotTakeThatOfAWatcherMadeLater) {
+TEST(SignalWatcher, LeavesOtherSignalsToLaterWatchers) {
   std::promise<void> first;
   std::promise<void> second;
   SignalWatcher early(SIGUSR2, [&] { first.set_value(); });
@@ -24,7 +24,7 @@ TEST(SignalWatcher, OfOneSignalDoesNotTakeThatOfAWatcherMadeLater) {
   EXPECT_EQ(second.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
 }
 
-TEST(SignalWatcher, HearsOfASignalThatAThreadWhichBlocksNothingTakes) {
+TEST(SignalWatcher, HearsASignalTakenByAnUnblockedThread) {
   std::promise<void> heard;
   std::promise<void> started;
   std::promise<void> end;
@@ -44,7 +44,7 @@ TEST(SignalWatcher, HearsOfASignalThatAThreadWhichBlocksNothingTakes) {
   end.set_value();
 }
 
-TEST(SignalWatcher, HearsOfEverySignalUntilItIsGoneAndAfterAnotherWasThere) {
+TEST(SignalWatcher, HearsEverySignalUntilGoneAndAfterAnother) {
   for (int watchers = 0; watchers < 3; ++watchers) {
     std::promise<void> twice;
     int heard = 0;

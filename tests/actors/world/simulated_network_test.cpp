@@ -42,7 +42,7 @@ TEST(SimulatedNetwork, ADeathIsSeenInMilliseconds) {
   EXPECT_LT(job->loop.now() - death, 20ms);
 }
 
-TEST(SimulatedNetwork, AHostThatVanishesIsSeenBySilenceAtTheLimit) {
+TEST(SimulatedNetwork, VanishedHostIsNoticedBySilenceAtTheLimit) {
   auto job = formed_job(3);
   auto death = job->loop.now();
 
@@ -53,7 +53,7 @@ TEST(SimulatedNetwork, AHostThatVanishesIsSeenBySilenceAtTheLimit) {
   EXPECT_LE(job->loop.now() - death, 5s + 10ms);
 }
 
-TEST(SimulatedNetwork, ACutIsHeardAtBothEndsAndByTheOthers) {
+TEST(SimulatedNetwork, CutIsHeardAtBothEndsAndByOthers) {
   auto job = formed_job(3);
 
   job->wires.cut(core::Rank{1});
@@ -78,7 +78,7 @@ TEST(SimulatedNetwork, AShortPartitionDelaysAndLosesNothing) {
   EXPECT_THAT(job->heard(1), Not(Contains("lost 0 timeout")));
 }
 
-TEST(SimulatedNetwork, AOneWayPartitionIsNoticedByTheOneWhoHearsNothing) {
+TEST(SimulatedNetwork, OneWayPartitionIsNoticedByWhoHearsNothing) {
   auto job = formed_job(2);
 
   job->wires.block(core::Rank{1}, core::Rank{0});
@@ -87,7 +87,7 @@ TEST(SimulatedNetwork, AOneWayPartitionIsNoticedByTheOneWhoHearsNothing) {
   EXPECT_TRUE(job->hears(1, "lost 0 peer_lost")) << "the hub hangs up";
 }
 
-TEST(SimulatedNetwork, AFrozenRankGoesOnWhenItThawsInTime) {
+TEST(SimulatedNetwork, FrozenRankGoesOnIfItThawsInTime) {
   auto job = formed_job(3);
 
   job->wires.freeze(core::Rank{1});
@@ -101,7 +101,7 @@ TEST(SimulatedNetwork, AFrozenRankGoesOnWhenItThawsInTime) {
   EXPECT_THAT(job->heard(0), Not(Contains("lost 1 timeout")));
 }
 
-TEST(SimulatedNetwork, ARankFrozenTooLongIsLostAndLearnsIt) {
+TEST(SimulatedNetwork, RankFrozenTooLongIsLostAndLearnsIt) {
   auto job = formed_job(3);
 
   job->wires.freeze(core::Rank{1});
@@ -127,7 +127,7 @@ TEST(SimulatedNetwork, AReaderThatDoesNotReadIsBounded) {
   EXPECT_LE(taken, (std::size_t{8} << 20) + (std::size_t{256} << 10) + 2 * message.size());
 }
 
-TEST(SimulatedNetwork, TheHubGivesUpARankThatOthersFloodWhileItDoesNotRead) {
+TEST(SimulatedNetwork, HubGivesUpAFloodedNonReadingRank) {
   auto job = formed_job(3);
   std::string message(512 << 10, 'x');
   job->wires.freeze(core::Rank{1});

@@ -42,7 +42,7 @@ TEST(SimulatedStorage, KeepsWhatWasSyncedThroughACrash) {
 }
 
 /// What a crash can leave of a file of one sector which was "old" and is written as "new" without a sync.
-TEST(SimulatedStorage, ACrashLeavesOldNewTornOrGarbageOfWhatWasNotSynced) {
+TEST(SimulatedStorage, CrashLeavesUnsyncedDataOldNewTornOrGarbage) {
   std::set<std::string> seen;
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     SimulatedStorage storage({.seed = seed});
@@ -74,7 +74,7 @@ TEST(SimulatedStorage, SectorsSurviveEachByItself) {
   EXPECT_TRUE(seen.contains("ccbb"));
 }
 
-TEST(SimulatedStorage, ANameIsDurableOnlyWhenItsDirectoryIsSynced) {
+TEST(SimulatedStorage, NameIsDurableOnlyOnceItsDirectoryIsSynced) {
   int lost = 0;
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     SimulatedStorage storage({.seed = seed});

@@ -100,7 +100,7 @@ TEST(Slurm, NamesTheFirstHostOfAList) {
   for (const char* list : {"", ",n1", "n[1-2", "n[]", "n["}) EXPECT_FALSE(slurm::first_host(list)) << list;
 }
 
-TEST(JobEnvironment, RefusesAListOfSlurmsThatDoesNotReadAsOne) {
+TEST(JobEnvironment, RefusesASlurmListItCannotRead) {
   for (const char* list : {"8(2),4", "8(x2,4", "(x2)", "8(x0)", "eight", "8(x2)4", ",8"}) {
     auto environment = detect_environment(
         variables(slurm_task({{"SLURM_NODEID", "2"}, {"SLURM_STEP_TASKS_PER_NODE", list}})));

@@ -119,7 +119,7 @@ TEST_P(StorageContract, RenameReplacesAFile) {
   EXPECT_THAT(*storage.list(""), ElementsAre("old"));
 }
 
-TEST_P(StorageContract, RenameMovesADirectoryWithAllThatIsInIt) {
+TEST_P(StorageContract, RenameMovesADirectoryWithItsContents) {
   ASSERT_TRUE(storage.make_directory("a"));
   ASSERT_TRUE(storage.make_directory("a/b"));
   write("a/b/file", "x");
@@ -173,7 +173,7 @@ TEST_P(StorageContract, SaysWhatIsThereAlready) {
   EXPECT_EQ(storage.make_directory("a").error().code, Errc::already_exists);
 }
 
-TEST_P(StorageContract, RefusesToTakeADirectoryForAFileAndAFileForADirectory) {
+TEST_P(StorageContract, TakesNoDirectoryForAFileNorTheReverse) {
   ASSERT_TRUE(storage.make_directory("directory"));
   write("file", "x");
 

@@ -216,7 +216,7 @@ class MemberRun {
 
 class ContextOfExperts : public testing::TestWithParam<std::tuple<RoutedFamily, Members>> {};
 
-TEST_P(ContextOfExperts, DecidesAsOneRankAndHasGradientsThatAddUpToIts) {
+TEST_P(ContextOfExperts, DecidesAsOneRankAndSplitsItsGradients) {
   const auto& [family, mesh] = GetParam();
   const Members members = mesh;
   WholeRun whole(config_with(family.experts));
@@ -268,7 +268,7 @@ UncutModel member_model(const ModelConfig& config, TensorGroup<float>& group) {
 }
 
 /// The losses of routers are of all rows, whichever of them are learned.
-TEST(ContextStage, AddsUpToTheStepOfOneRankWhicheverMemberHasTheLearnedRows) {
+TEST(ContextStage, AddsUpToOneRanksStepWhoeverLearnsRows) {
   const auto config = config_with({.count = 4, .choices = 2, .feed_forward = 6, .balance = 2, .z_loss = 0.5});
   const auto whole = create_host_model(config, kWholeBatch).value();
   auto values = initial_parameters(whole->table().specs, 3);

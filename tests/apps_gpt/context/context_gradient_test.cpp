@@ -38,7 +38,7 @@ const ContextFamily kContextFamilies[] = {
      }},
 };
 
-TEST(ContextParallel, GivesEachMemberAnEarlyAndALatePieceOfASequence) {
+TEST(ContextParallel, GivesEachMemberAnEarlyAndALatePiece) {
   using Positions = std::vector<std::size_t>;
   EXPECT_EQ(positions_of_member(8, 1, 0), (Positions{0, 1, 2, 3, 4, 5, 6, 7}));
   EXPECT_EQ(positions_of_member(8, 2, 0), (Positions{0, 1, 6, 7}));
@@ -50,7 +50,7 @@ class ContextGradient : public testing::TestWithParam<std::tuple<ContextFamily, 
 
 /// The members' gradients, each weighed by its part of the rows that are learned, add up to those of one
 /// rank.
-TEST_P(ContextGradient, OfEveryParameterAddsUpToThatOfOneRank) {
+TEST_P(ContextGradient, OfEveryParameterAddsUpToOneRanks) {
   const auto& [family, size, keep] = GetParam();
   ModelConfig config{.layers = 2, .heads = 4, .width = 8, .feed_forward = 12, .context = 9, .vocabulary = 12};
   family.shape(config);

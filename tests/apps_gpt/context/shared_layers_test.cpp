@@ -28,7 +28,7 @@ void take_part(const PartLayout& layout, const std::vector<double>& whole, std::
                 part.begin() + run * layout.run);
 }
 
-TEST_P(ContextOfSharedLayers, HasGradientsThatAddUpToThoseOfOneRank) {
+TEST_P(ContextOfSharedLayers, HasGradientsThatAddUpToOneRanks) {
   const auto [sequence, keep] = GetParam();
   ModelConfig config{.layers = 2, .heads = 4, .width = 8, .feed_forward = 12, .context = 9, .vocabulary = 12};
   config.key_value_heads = 2;

@@ -102,7 +102,7 @@ TEST(ExpertModel, GradientsAmongDenseLayersAgreeWithFiniteDifferences) {
   expect_gradients(qwen3());
 }
 
-TEST(ExpertModel, GradientsWithTheLossesOfRoutersAgreeWithFiniteDifferences) {
+TEST(ExpertModel, GradientsWithRouterLossesAgreeWithFiniteDifferences) {
   auto config = mixtral();
   config.experts.balance = 0.3;
   config.experts.z_loss = 0.1;
@@ -184,7 +184,7 @@ std::vector<double> by_hand(const ExpertConfig& config, std::size_t width, const
   return y;
 }
 
-TEST(ExpertModel, ALayerIsWhatItsFormulaGivesTokenByToken) {
+TEST(ExpertModel, LayerIsItsFormulaTokenByToken) {
   for (const ModelConfig& config : {mixtral(), qwen2(), qwen3()}) {
     constexpr std::size_t kRows = 7;
     const auto table = parameter_table(config);

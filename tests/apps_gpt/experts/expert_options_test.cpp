@@ -20,7 +20,7 @@ TEST(ExpertOptions, GiveAPresetExperts) {
   EXPECT_TRUE(validate(config));
 }
 
-TEST(ExpertOptions, AModelsOwnExpertsStayAndItsRoutersHaveNoLossUnlessOneIsAskedFor) {
+TEST(ExpertOptions, KeepAModelsExpertsWithoutUnaskedRouterLosses) {
   ModelConfig config = preset("tiny").value();
   config.experts = {.count = 8, .feed_forward = 5};
 
@@ -45,7 +45,7 @@ TEST(ExpertOptions, LossesOfRoutersWithoutRoutersAreRefused) {
               HasSubstr("the model has none"));
 }
 
-TEST(ExpertOptions, ABiasTakesThePlaceOfTheLossOfANewModel) {
+TEST(ExpertOptions, BiasReplacesTheLossOfANewModel) {
   ModelConfig config = preset("tiny").value();
 
   ASSERT_TRUE(apply_expert_options({.count = 4, .bias_rate = 0.01}, false, config));

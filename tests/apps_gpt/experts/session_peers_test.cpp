@@ -44,7 +44,7 @@ void expect_operation(const core::DeclaredOperation& found, Declared kind, core:
   EXPECT_EQ(found.pass, pass);
 }
 
-TEST(ExpertOperations, AreCountsAndTwoExchangesOfEachLayerAndTwoMoreOfItsBackward) {
+TEST(ExpertOperations, AreCountsTwoExchangesForwardAndTwoBackward) {
   const auto config = spread_model();
 
   const auto all = expert_operations(config, parameter_table(config), 10, 4);

@@ -199,7 +199,7 @@ void expect_bits_of_one_rank(
   }
 }
 
-TEST(SpreadExperts, ComputeForEachRankTheBitsThatItWouldComputeAlone) {
+TEST(SpreadExperts, ComputeForEachRankItsOwnBits) {
   expect_bits_of_one_rank(mixture());
 }
 
@@ -225,7 +225,7 @@ TEST(SpreadExperts, MayAllGetNothingButTwo) {
 }
 
 /// Another order of rows, in forward the same products, in backward other sums.
-TEST(SpreadExperts, InOneProductForAllRanksComeCloseToTheirOwn) {
+TEST(SpreadExperts, InOneProductComeCloseToEachRanksOwn) {
   auto config = mixture(0.9);
   config.experts.grouped = true;
   const Values nothing = [](auto&, auto&) {};

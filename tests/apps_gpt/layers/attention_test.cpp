@@ -51,7 +51,7 @@ class AttentionOfKeyHeads : public testing::TestWithParam<std::size_t> {
 
 INSTANTIATE_TEST_SUITE_P(OfFour, AttentionOfKeyHeads, testing::Values(4, 2, 1));
 
-TEST_P(AttentionOfKeyHeads, IsTheSoftmaxWeightedMeanOfTheValuesSoFar) {
+TEST_P(AttentionOfKeyHeads, IsTheSoftmaxWeightedMeanOfEarlierValues) {
   std::vector<double> y(kElements);
 
   attention_forward(attention(), y.data());

@@ -67,7 +67,7 @@ TEST(CrossEntropy, BackwardAgreesWithFiniteDifferences) {
       "logits");
 }
 
-TEST(CrossEntropy, OfASumOverADivisorIsTheMeanTimesTheShareOfLearnedRows) {
+TEST(CrossEntropy, OverADivisorScalesTheMeanByLearnedRows) {
   const std::vector<std::int32_t> targets = {3, kNoTarget, 0};
   auto mean = some_values(3 * 18, 1);
   auto sum = mean;

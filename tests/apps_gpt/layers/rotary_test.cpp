@@ -10,7 +10,7 @@
 namespace troupe::apps::gpt {
 namespace {
 
-TEST(Rotary, TurnsElementIWithElementIPlusHalfByItsAngle) {
+TEST(Rotary, TurnsElementPairsHalfAWidthApart) {
   const Rotary<double> rotary(8, 4, 100.0);
   std::vector<double> x(3 * 4, 0);  // positions 0, 1, 2 of one head
   x[8] = 1;                         // position 2, pair 0
@@ -36,7 +36,7 @@ TEST(Rotary, StartsEverySequenceAtPositionZero) {
 }
 
 // Angles of position 1, by the formulas of transformers (_compute_llama3_parameters), worked out in Python.
-TEST(Rotary, ScaledAsLlama3TurnsSlowPairsSlowerAndFastOnesAsBefore) {
+TEST(Rotary, ScaledAsLlama3SlowsOnlySlowPairs) {
   const RotaryScaling scaling{.kind = RotaryScaling::Kind::llama3, .factor = 8, .original_context = 1000};
 
   const Rotary<double> rotary(2, 8, 10000, scaling);
@@ -50,7 +50,7 @@ TEST(Rotary, ScaledAsLlama3TurnsSlowPairsSlowerAndFastOnesAsBefore) {
 
 // At position 1 of an original context of 300 the angles make 47.7, 4.8 and 0.5 turns; from 4 on they are
 // fast.
-TEST(Rotary, ScaledAsLlama3CallsPairsFastAndSlowByTheirTurns) {
+TEST(Rotary, ScaledAsLlama3CallsPairsFastByTheirTurns) {
   const RotaryScaling scaling{.kind = RotaryScaling::Kind::llama3, .factor = 8, .original_context = 300};
 
   const Rotary<double> rotary(2, 8, 10000, scaling);
@@ -95,7 +95,7 @@ std::vector<Angles> angles_of_transformers() {
   };
 }
 
-TEST(Rotary, ScaledAsYarnOrLongropeTurnsAndStretchesAsTransformersDoes) {
+TEST(Rotary, ScaledAsYarnOrLongropeTurnsAsTransformersDoes) {
   for (const auto& [scaling, context, angles] : angles_of_transformers()) {
     const Rotary<double> rotary(context, 16, 10000, scaling);
 
@@ -107,7 +107,7 @@ TEST(Rotary, ScaledAsYarnOrLongropeTurnsAndStretchesAsTransformersDoes) {
   }
 }
 
-TEST(Rotary, OfAPartOfALongSequenceTurnsAsTheWhole) {
+TEST(Rotary, OfPartOfASequenceTurnsAsTheWhole) {
   const auto [scaling, context, angles] = angles_of_transformers().back();
   const Rotary<double> whole(context, 16, 10000, scaling);
   const std::vector<std::size_t> positions{3, 4};

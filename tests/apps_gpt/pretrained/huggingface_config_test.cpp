@@ -232,7 +232,7 @@ TEST(HuggingFaceConfig, RefusesByNameWhatTheTrainerCannotDo) {
   EXPECT_THAT(message("GPT2LMHeadModel", Json::object()), HasSubstr("GPT2LMHeadModel"));
 }
 
-TEST(HuggingFaceConfig, SaysUpToWhichLengthTheTrainerComputesTheSame) {
+TEST(HuggingFaceConfig, SaysUpToWhichLengthTheTrainerAgrees) {
   const auto limit = [](const std::string& architecture, const Json& more) {
     const auto read = read_huggingface_config(config_of(architecture, more));
     EXPECT_TRUE(read) << read.error().message;

@@ -163,7 +163,7 @@ void write_in_fp8(const std::string& directory, const std::string& left_out = ""
   file.write(directory + "/model.safetensors");
 }
 
-TEST_F(PretrainedModelTest, ReadsMatricesInFp8AsTheirValuesTimesTheirFactors) {
+TEST_F(PretrainedModelTest, ReadsFp8MatricesAsValuesTimesFactors) {
   write();
   write_in_fp8(directory());
   change_config("quantization_config",
@@ -200,7 +200,7 @@ TEST_F(PretrainedModelTest, InFp8IsRefusedWithoutAllFactors) {
   EXPECT_THAT(error(), HasSubstr("no file has its factors '" + factors + "'"));
 }
 
-TEST_F(PretrainedModelTest, TakesTheContextThatIsAskedForUpToTheModels) {
+TEST_F(PretrainedModelTest, TakesTheAskedContextUpToTheModels) {
   write();
 
   EXPECT_EQ(PretrainedModel::open(directory(), 0).value()->config().context, 16U);
@@ -210,7 +210,7 @@ TEST_F(PretrainedModelTest, TakesTheContextThatIsAskedForUpToTheModels) {
   EXPECT_EQ(PretrainedModel::open(directory(), 0).value()->config().context, kDefaultContext);
 }
 
-TEST_F(PretrainedModelTest, NamesATensorThatIsMissingOrTooMuchOrOfAnotherShape) {
+TEST_F(PretrainedModelTest, NamesMissingSuperfluousAndMisshapenTensors) {
   write();
   change_config("num_hidden_layers", 3);
   EXPECT_THAT(error(), HasSubstr("no file has the tensor 'model.layers.2.input_layernorm.weight'"));
@@ -229,7 +229,7 @@ TEST_F(PretrainedModelTest, OfATiedHeadPassesOverTheCopy) {
   EXPECT_EQ(error(), "opened");
 }
 
-TEST_F(PretrainedModelTest, OfATiedHeadThatIsNoCopyIsRefusedUnlessTheHeadIsWanted) {
+TEST_F(PretrainedModelTest, RefusesAnUncopiedTiedHeadUnlessItIsWanted) {
   write();
   change_config("tie_word_embeddings", true);
 
@@ -245,7 +245,7 @@ TEST_F(PretrainedModelTest, OfATiedHeadThatIsNoCopyIsRefusedUnlessTheHeadIsWante
   EXPECT_TRUE(PretrainedModel::open(directory("again"), 0));
 }
 
-TEST_F(PretrainedModelTest, WithoutAHeadIsToldThatItMayBeTied) {
+TEST_F(PretrainedModelTest, WithoutAHeadHearsThatItMayBeTied) {
   write({}, false, true);
 
   EXPECT_THAT(error(), AllOf(HasSubstr("no file has the tensor 'lm_head.weight'"),

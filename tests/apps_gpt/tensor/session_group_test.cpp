@@ -35,7 +35,7 @@ void play_ranks(int ranks, int size, core::Numerics numerics,
 
 /// Each rank adds a power of two of its own, so that a sum says exactly which ranks were counted, and that
 /// each was counted once.
-TEST(SessionTensorGroup, SumsCountEachRankOfTheTensorParallelGroupOnce) {
+TEST(SessionTensorGroup, SumsCountEachTensorParallelRankOnce) {
   for (const auto numerics : {core::Numerics::ordered, core::Numerics::fast}) {
     for (const auto& [ranks, size] : {std::pair{2, 2}, {4, 2}, {4, 4}, {8, 2}, {8, 4}}) {
       play_ranks(ranks, size, numerics, [&](core::Rank rank, SessionTensorGroup& group) -> Result<void> {

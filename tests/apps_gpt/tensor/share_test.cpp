@@ -73,7 +73,7 @@ TEST(TensorShare, CutsHeadsFeedForwardAndVocabulary) {
   EXPECT_EQ(declared({2, 1, false}), expected);
 }
 
-TEST(TensorShare, ReadsItsPartOfTheFirstValuesInAnyStretches) {
+TEST(TensorShare, ReadsItsPartOfFirstValuesInAnyStretches) {
   const RandomValues values(7);
   for (const std::size_t size : {1, 2, 4}) {
     for (std::size_t index = 0; index < size; ++index) {
@@ -131,7 +131,7 @@ TEST(TensorShare, SaysWhatDoesNotDivide) {
               HasSubstr("sequence parallelism is between tensor-parallel ranks"));
 }
 
-TEST(TensorRank, HasAllOfTheLayersWhereItIsAloneAndIsRefusedWhereTheyAreNotCut) {
+TEST(TensorRank, AloneHasAllLayersAndUncuttableOnesAreRefused) {
   TrainerOptions options;
   options.model = model_of_shares();
   const auto alone = TensorRank::create(options, {0}, gpu::DeviceKind::cuda).value();
@@ -154,7 +154,7 @@ TEST(TensorRank, HasAllOfTheLayersWhereItIsAloneAndIsRefusedWhereTheyAreNotCut) 
   EXPECT_EQ(TensorRank::create(options, {5}, gpu::DeviceKind::host).value()->table().share().index, 1u);
 }
 
-TEST(TensorRank, TakesAsMuchForItsActivationsAsIsSaidBefore) {
+TEST(TensorRank, TakesTheActivationMemoryForetold) {
   const ModelConfig config = model_of_shares();
   for (const std::size_t size : {2, 4}) {
     SliceGroup<float>::Room room(size);

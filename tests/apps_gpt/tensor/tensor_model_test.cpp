@@ -35,7 +35,7 @@ struct MemberOfModel {
 };
 
 // Covers finish-12.
-TEST(TensorModel, AddsEachMicrobatchToGradientsOnceAlsoToThoseThatAreSummedLater) {
+TEST(TensorModel, AddsEachMicrobatchToGradientsOnceIncludingLateSums) {
   ModelConfig config{.layers = 1, .heads = 4, .width = 8, .feed_forward = 8, .context = 4, .vocabulary = 8};
   config.query_key_norm = true;
   const std::vector<std::int32_t> tokens = {1, 5, 7, 0}, targets = {5, 7, 0, 2};

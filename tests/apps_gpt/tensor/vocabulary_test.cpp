@@ -73,7 +73,7 @@ TEST(VocabularyParallel, CrossEntropyIsThatOfTheWholeVocabulary) {
   }
 }
 
-TEST(VocabularyParallel, EmbeddingPartsAddUpToTheRowsAndTakeTheirOwnGradients) {
+TEST(VocabularyParallel, EmbeddingPartsAddUpAndTakeTheirOwnGradients) {
   const std::vector<std::int32_t> tokens = {7, 0, 3, 4, 7};
   constexpr std::size_t kVocabulary = 8, kWidth = 3;
   std::vector<double> table(kVocabulary * kWidth), d_x(tokens.size() * kWidth);

@@ -87,7 +87,7 @@ TEST(Documents, NameTheLineWithWrongTokenIds) {
   EXPECT_THAT(message(R"({"tokens": [1], "text": "a"})"), HasSubstr("found both: \"tokens\" and \"text\""));
 }
 
-TEST(Documents, NameTheTokenThatTheModelHasNoRowFor) {
+TEST(Documents, NameATokenThatTheModelLacks) {
   std::ifstream file(tests_folder() / "golden/tokenizers/llama3/tokenizer.json");
   auto tokenizer = Tokenizer::create(std::string{std::istreambuf_iterator<char>(file), {}}).value();
   const auto end = tokenizer.token_of("<|end|>").value();
@@ -109,7 +109,7 @@ TEST(Packing, FillsRowsWithWholeDocumentsAndPadding) {
   EXPECT_THAT(rows, ElementsAre(~1, 2, 3, ~8, 9, ~4, 5, 6, 7, ~99, ~10, 11, 12, ~99, ~99));
 }
 
-TEST(Packing, CutsWhatIsLongerThanARowSoThatEachTokenIsLearnedOnce) {
+TEST(Packing, CutsOverlongDocumentsSoEachTokenIsLearnedOnce) {
   const auto rows = pack_documents({{1, 2, 3, 4, 5, 6, 7, 8}}, 4, 99);
 
   EXPECT_THAT(rows, ElementsAre(~1, 2, 3, 4, ~4, 5, 6, 7, ~7, 8, ~99, ~99));

@@ -194,7 +194,7 @@ TEST_F(AlteredTokenizer, RefusesTextThatNeedsATokenItLacks) {
   EXPECT_THAT(without.encode("\u00e9").error().message, HasSubstr("nor its unknown token \"<?>\""));
 }
 
-TEST_F(AlteredTokenizer, FindsTheLongestAddedTokenOfThoseAtAPlace) {
+TEST_F(AlteredTokenizer, FindsTheLongestAddedTokenAtAPlace) {
   auto added = json_["added_tokens"][0];
   const auto end = added["id"].get<int>();
   for (const char* text : {"<|end|>!", "<|e"}) {

@@ -42,7 +42,7 @@ Box any_box(const Shape& shape) {
   return box;
 }
 
-TEST(Box, SplitsAFlatRangeOfAMatrixIntoHeadRowsAndTail) {
+TEST(Box, SplitsFlatMatrixRangesIntoHeadRowsAndTail) {
   auto boxes = boxes_of_range({5, 4}, {2, 15});
 
   std::vector<Box> expected{{{0, 2}, {1, 2}}, {{1, 0}, {2, 4}}, {{3, 0}, {1, 3}}};

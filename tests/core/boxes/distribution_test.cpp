@@ -94,7 +94,7 @@ void forget(Owners& owners, const std::string& key) {
 }
 
 // Covers save-10, save-11.
-TEST(Distribution, OverTheWholeWorldIsMegatronsForSaveAndLoad) {
+TEST(Distribution, OverTheWholeWorldSavesAndLoadsLikeMegatron) {
   Owners expected{{{"key_TP_repl1", 0}, 0},  {{"key_TP_repl1", 10}, 1}, {{"key_TP_repl2", 0}, 2},
                   {{"key_TP_repl2", 10}, 3}, {{"keyD", 0}, 4},          {{"keyC", 0}, 5},
                   {{"keyE", 0}, 6}};
@@ -106,7 +106,7 @@ TEST(Distribution, OverTheWholeWorldIsMegatronsForSaveAndLoad) {
 }
 
 // Covers save-10.
-TEST(Distribution, OverADataGroupSavesWhatTheGroupHasTheMainReplicaOf) {
+TEST(Distribution, OverADataGroupSavesItsMainReplicas) {
   auto first = owners_of(DistributionPurpose::save, data_group(0));
   auto second = owners_of(DistributionPurpose::save, data_group(1));
 
@@ -121,7 +121,7 @@ TEST(Distribution, OverADataGroupSavesWhatTheGroupHasTheMainReplicaOf) {
 }
 
 // Covers save-11.
-TEST(Distribution, OverADataGroupLoadsShardsOfOtherGroupsLast) {
+TEST(Distribution, OverADataGroupLoadsOtherGroupsShardsLast) {
   const auto first = owners_of(DistributionPurpose::load, data_group(0));
   auto second = owners_of(DistributionPurpose::load, data_group(1));
 
@@ -135,7 +135,7 @@ TEST(Distribution, OverADataGroupLoadsShardsOfOtherGroupsLast) {
                             {{"keyE", 0}, 0}}));
 }
 
-TEST(Distribution, AShardThatAllHoldGoesToARankWithoutOne) {
+TEST(Distribution, GivesSharedShardsToAnIdleRank) {
   Members members(kWorld);
   members[0].push_back({"a", 0, 40, 0});
   members[1].push_back({"b", 0, 40, 0});
@@ -148,7 +148,7 @@ TEST(Distribution, AShardThatAllHoldGoesToARankWithoutOne) {
 }
 
 // Covers save-15.
-TEST(Distribution, InAGroupOfOneAllButTheMainReplicaAreReadAcross) {
+TEST(Distribution, InGroupsOfOneReadsAllButMainReplicas) {
   for (int rank = 0; rank < kWorld; ++rank) {
     const Members members{{{"c", 0, 40, rank}}};
 
@@ -157,7 +157,7 @@ TEST(Distribution, InAGroupOfOneAllButTheMainReplicaAreReadAcross) {
   }
 }
 
-RC_GTEST_PROP(Distribution, GivesEveryShardToOneOfItsHoldersAndNobodyMuchMore, ()) {
+RC_GTEST_PROP(Distribution, GivesEveryShardToOneHolderAndBalancesThem, ()) {
   const int ranks = *rc::gen::inRange(1, 7);
   Members members(static_cast<std::size_t>(ranks));
   std::map<Name, std::set<int>> holders;

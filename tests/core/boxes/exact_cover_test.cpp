@@ -86,12 +86,12 @@ RC_GTEST_PROP(ExactCover, IsWhatComparingAllPairsFinds, ()) {
   if (!good) RC_ASSERT(good.error().message.starts_with("Invalid access pattern: "));
 }
 
-TEST(ExactCover, NamesAnElementThatNobodyHasWhereTheSumIsRight) {
+TEST(ExactCover, NamesAMissingElementWhereTheSumIsRight) {
   EXPECT_EQ(refusal({4, 2}, {{{0, 0}, {1, 2}}, {{2, 0}, {2, 2}}, {{3, 0}, {1, 2}}}),
             "Invalid access pattern: no box has the element (1, 0) of a tensor of shape (4, 2)");
 }
 
-TEST(ExactCover, NamesTheFirstTwoBoxesWithTheFirstElementThatComesTwice) {
+TEST(ExactCover, NamesTheFirstTwoBoxesSharingAnElement) {
   EXPECT_EQ(refusal({6}, {{{3}, {3}}, {{0}, {3}}, {{2}, {2}}, {{5}, {1}}}),
             "Invalid access pattern: [0:3] and [2:4] of a tensor of shape (6) overlap");
 }

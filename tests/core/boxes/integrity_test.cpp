@@ -56,7 +56,7 @@ TEST(Integrity, CopiesOfCellsDoNotCount) {
   EXPECT_EQ(verdict(ranks), "whole");
 }
 
-TEST(Integrity, ACellWithTwoMainReplicasIsAnInvalidAccess) {
+TEST(Integrity, CellWithTwoMainReplicasIsAnInvalidAccess) {
   auto ranks = grid();
 
   ranks[3].tensors[0] = ranks[2].tensors[0];

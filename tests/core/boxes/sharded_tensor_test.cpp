@@ -233,7 +233,7 @@ TEST(ShardedObject, OtherNamesAreRefused) {
   }
 }
 
-RC_GTEST_PROP(ShardedObject, ANameThatIsTakenIsTheOneThatIsMade, ()) {
+RC_GTEST_PROP(ShardedObject, TakesTheNameThatItMakes, ()) {
   const auto place =
       *rc::gen::container<std::string>(rc::gen::element('0', '1', '2', '.', '_', '-', '/', 'a'));
 
@@ -245,7 +245,7 @@ RC_GTEST_PROP(ShardedObject, ANameThatIsTakenIsTheOneThatIsMade, ()) {
   RC_ASSERT((is_old ? name.substr(0, name.rfind('_')) : name) == "key/shard_" + place);
 }
 
-TEST(ShardedObject, AKeyWithASlashOrACellOutsideOfTheGridIsRefused) {
+TEST(ShardedObject, RefusesKeysWithSlashesAndCellsOutsideTheGrid) {
   EXPECT_TRUE((ShardedObject{.key = "a", .global_shape = {2, 3}, .global_offset = {1, 2}}.check()));
   EXPECT_FALSE((ShardedObject{.key = "a/b"}.check()));
   EXPECT_FALSE((ShardedObject{.key = "a", .global_shape = {2, 3}, .global_offset = {2, 2}}.check()));

@@ -111,7 +111,7 @@ TEST_F(Latest, SurvivesTheLossOfARank) {
   EXPECT_EQ(find_latest(holdings_, cliques_).name, kNew);
 }
 
-TEST_F(Latest, IsAnOlderOneWhenACliqueLacksACopy) {
+TEST_F(Latest, IsOlderWhenACliqueLacksACopy) {
   lose(0, kNew, 2);
   lose(2, kNew, 2);
 
@@ -163,7 +163,7 @@ TEST(Retrieval, MovesNothingWhenEveryMemberHoldsAll) {
   EXPECT_THAT(plan_retrieval(kNew, holdings, ranks({0, 1})).value(), IsEmpty());
 }
 
-TEST(Retrieval, BringsAllCopiesBackToAMemberThatLostThem) {
+TEST(Retrieval, BringsAllCopiesBackToAMember) {
   Holdings holdings(2);
   replicate(holdings, {ranks({0, 1})}, kNew);
   holdings[0].clear();

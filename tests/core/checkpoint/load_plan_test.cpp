@@ -70,7 +70,7 @@ RC_GTEST_PROP(LoadPlan, GathersTheRightElementsForAnyOtherSplit, ()) {
   RC_ASSERT(plan.zero.empty());
 }
 
-RC_GTEST_PROP(LoadPlan, ReadsEveryShardOnceAndInTheOrderOfBytes, ()) {
+RC_GTEST_PROP(LoadPlan, ReadsEveryShardOnceInByteOrder, ()) {
   const auto job = any_job();
   const auto saved = save(job.structures, plan_save(views_of(job.structures)).value());
   std::vector<LoadTarget> targets;

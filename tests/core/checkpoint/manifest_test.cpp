@@ -247,7 +247,7 @@ TEST(Manifest, RefusesShardsOfAnotherSizeThanTheirBytes) {
   EXPECT_EQ(refusal_with("[0,80,88,", "[2,80,88,"), "tensor 'w' lies in a file that is not listed");
 }
 
-TEST(Manifest, RefusesAShardWhoseBytesDoNotFitInto64Bits) {
+TEST(Manifest, RefusesAShardWhoseBytesExceed64Bits) {
   const std::string huge = "4611686018427387904";
   std::string body = kManifestText;
   const auto begin = body.find("{\"key\":\"w\"");

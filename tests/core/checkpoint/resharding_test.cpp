@@ -174,7 +174,7 @@ ShardedTensor request(Shape shape, const std::vector<RankOffset>& offsets, std::
 }
 
 // Covers uneven-3, stored-5.
-TEST(Resharding, APartitionOverTwoAxesIsReadWholeAndByRows) {
+TEST(Resharding, ReadsATwoAxisPartitionWholeAndByRows) {
   std::vector<Part> stored;
   for (std::int64_t row = 0; row < 2; ++row) {
     for (std::int64_t column = 0; column < 4; ++column) {
@@ -188,7 +188,7 @@ TEST(Resharding, APartitionOverTwoAxesIsReadWholeAndByRows) {
 }
 
 // Covers stored-5.
-TEST(Resharding, AStoredTensorIsReadAsSlicesOfAPrependedAxisAndBack) {
+TEST(Resharding, ReadsATensorAsSlicesOfAPrependedAxis) {
   const Shape shape{4, 5, 80};
   const std::vector<Part> whole{counted(shape, request({4, 5, 80}, {}).box())};
   std::vector<Part> slices;

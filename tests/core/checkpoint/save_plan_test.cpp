@@ -95,7 +95,7 @@ TEST(SavePlan, DistributesOverADataParallelGroupAsMegatronDoes) {
                                                    ElementsAre("B(40)"), ElementsAre("B(60)")));
 }
 
-TEST(SavePlan, GivesWhatAllHaveToTheRankThatHasNothingElse) {
+TEST(SavePlan, GivesSharedTensorsToTheRankWithNothingElse) {
   std::vector<SaveStructure> structures(8);
   for (auto& structure : structures) give(structure, {"c", DType::f32, {10}}, {row(0, 10)});
   give(structures[0], {"a", DType::f32, {10}}, {row(0, 10)});
@@ -107,7 +107,7 @@ TEST(SavePlan, GivesWhatAllHaveToTheRankThatHasNothingElse) {
                                    IsEmpty(), IsEmpty(), IsEmpty()));
 }
 
-TEST(SavePlan, IsTheSameWhetherRanksShareAStructureOrEqualOnes) {
+TEST(SavePlan, IsTheSameForSharedAndEqualStructures) {
   std::vector<SaveStructure> equal(4);
   for (auto& structure : equal) {
     for (int i = 0; i < 9; ++i) give(structure, {std::to_string(i), DType::f32, {10 + i}}, {row(0, 10 + i)});
@@ -211,7 +211,7 @@ TEST(SavePlan, TakesRanksWithoutPiecesAndWorldsWithoutTensors) {
 }
 
 // Covers save-6.
-TEST(PlanFiles, PutsTheSecondPartOfATensorIntoASecondFile) {
+TEST(PlanFiles, PutsATensorsSecondPartIntoASecondFile) {
   auto structure = holding({"a", DType::u8, {6}}, {row(0, 2), row(2, 2), row(4, 2)});
   give(structure, {"b", DType::u8, {3}}, {row(0, 1), row(1, 2)});
   const std::vector<std::uint32_t> all{0, 1, 2, 3, 4};
@@ -230,7 +230,7 @@ TEST(PlanFiles, PutsTheSecondPartOfATensorIntoASecondFile) {
   EXPECT_THAT(sharding_offsets(header).value(), ElementsAre(Shape{2}, Shape{1}));
 }
 
-TEST(PlanFiles, DescribesNoMoreTensorsInAFileThanReadersAccept) {
+TEST(PlanFiles, DescribesNoMoreTensorsPerFileThanReadersAccept) {
   constexpr std::uint64_t kMaxHeader = 1000;
   SaveStructure structure;
   for (int i = 0; i < 40; ++i) give(structure, {"weight" + std::to_string(i), DType::u8, {3}}, {row(0, 3)});

@@ -32,7 +32,7 @@ TEST(SaveStructure, IsOneLineOfJson) {
   EXPECT_EQ(to_text(SaveStructure{}), R"({"tensors":[],"pieces":[]})");
 }
 
-TEST(SaveStructure, SaysWhereATensorIsAtHomeOnlyIfItMatters) {
+TEST(SaveStructure, SaysATensorsHomeOnlyIfItMatters) {
   SaveStructure structure{{{"w", DType::f32, {4}, 7}, {"v", DType::f32, {4}}}, {}};
   const std::string text = R"({"tensors":[["w","f32",[4],7],["v","f32",[4]]],"pieces":[]})";
 
@@ -67,7 +67,7 @@ TEST(SaveStructure, IsRefusedWhereverItIsCut) {
   EXPECT_THAT(refusal_of_structure(text + " "), HasSubstr("expected the end"));
 }
 
-TEST(SaveStructure, EitherReadsAsItLooksOrIsRefusedWhateverBitFlips) {
+TEST(SaveStructure, IsReadAsWrittenOrRefusedWhateverBitFlips) {
   const std::string text = kStructureText;
 
   for (std::size_t bit = 0; bit < text.size() * 8; ++bit) {

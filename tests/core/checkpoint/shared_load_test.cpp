@@ -56,7 +56,7 @@ Need need_of(const Manifest& manifest, const SharedTargets& targets) {
 }
 
 // Covers save-13, save-15.
-RC_GTEST_PROP(SharedLoad, ReadsEveryShardOnceAtARankThatNeedsItForAllThatDo, ()) {
+RC_GTEST_PROP(SharedLoad, ReadsEveryShardOnceForAllThatNeedIt, ()) {
   const auto job = any_job();
   const auto saved = save(job.structures, plan_save(views_of(job.structures)).value());
   const auto ranks = static_cast<std::size_t>(between(1, 6));
@@ -102,7 +102,7 @@ RC_GTEST_PROP(SharedLoad, ReadsEveryShardOnceAtARankThatNeedsItForAllThatDo, ())
 }
 
 // Covers save-13.
-TEST(SharedLoad, GivesEachRankNoMoreThanItsPartOfAShardThatTwoNeed) {
+TEST(SharedLoad, DividesAShardThatTwoNeedBetweenThem) {
   const auto saved = two_tensors();
   const SharedTargets targets{{target("b", 0, 8)}, {{target("a", 0, 2)}, {target("a", 2, 8)}}};
 

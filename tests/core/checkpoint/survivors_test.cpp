@@ -39,7 +39,7 @@ TEST(CommonStep, IsFinishedByAllOnceOneHasDecidedIt) {
   EXPECT_EQ(steps[0].decided_by, Rank{1});
 }
 
-TEST(CommonStep, LeavesOutWhoLacksTheGradientsOrCannotBeTold) {
+TEST(CommonStep, OmitsWhoLacksGradientsOrCannotBeTold) {
   const auto lacking = common_steps(std::vector{at(5, false), at(6, false, true)});
   EXPECT_THAT(lacking[0].holders, ElementsAre(Rank{1}));
   ASSERT_EQ(lacking.size(), 2u);
@@ -233,7 +233,7 @@ std::vector<Memory> carried_out(const ModelJob& job, const Choice& choice,
   return after;
 }
 
-RC_GTEST_PROP(Survival, LosesNoDecidedStepWhileEachPartHasAHolder, ()) {
+RC_GTEST_PROP(Survival, LosesNoDecidedStepWhileEachPartIsHeld, ()) {
   auto job = any_job_with_losses();
   // Epoch after epoch, of which all but the last end in the middle, with further losses.
   for (int more = *rc::gen::inRange(0, 3); more > 0; --more) {

@@ -18,7 +18,7 @@ TEST(ObjectsText, IsReadBackWithItsTypes) {
   EXPECT_EQ(*read, objects);
 }
 
-TEST(ObjectsText, RefusesAKeyThatIsNoUtf8InsteadOfChangingIt) {
+TEST(ObjectsText, RefusesAKeyThatIsNoUtf8) {
   EXPECT_FALSE(objects_text({{"\xff", {1}, {0}, 1}}));
 }
 

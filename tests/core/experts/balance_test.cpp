@@ -53,7 +53,7 @@ TEST(Balance, WithoutTokensThereIsNoLossAndNoGradient) {
   balance_backward<float>(options, {}, load, 1, {});
 }
 
-TEST(Balance, LoadsOfLanesAddUpToThatOfTheWhole) {
+TEST(Balance, LoadsOfLanesAddUpToTheWhole) {
   const RouterOptions options{.experts = 8};
   const auto logits = some_logits<float>(9);
   const auto part = [&](std::size_t first, std::size_t count) {
@@ -87,7 +87,7 @@ TEST(Balance, GradientsAgreeWithFiniteDifferences) {
 
 // The reference's own case: counts 0 and 2 at a rate of a quarter.
 // Covers reduce-6.
-TEST(Balance, ABiasGoesUpByTheRateWhereFewTokensWent) {
+TEST(Balance, BiasRisesByTheRateWhereFewTokensWent) {
   std::vector<float> bias = {0, 0};
   update_expert_bias(bias, std::vector<std::int64_t>{0, 2}, 0.25);
   EXPECT_THAT(bias, ElementsAre(0.25F, -0.25F));

@@ -33,7 +33,7 @@ TEST(Dispatch, SlotsLieByExpertAndThenByToken) {
   EXPECT_EQ(found.count(3), 0) << "an expert without a token";
 }
 
-TEST(Dispatch, DropsTheLastTokensOrThoseWithTheLeastWeight) {
+TEST(Dispatch, DropsTheLastTokensOrTheLightest) {
   const auto by_position = dispatch<float>(4, kExperts, kWeights, 2, DropPolicy::position);
   EXPECT_THAT(by_position.choice_of_slot, ElementsAre(1, 5, 3, 0, 2));
   EXPECT_EQ(by_position.slot_of_choice[4], kDropped);
@@ -79,7 +79,7 @@ TEST(Dispatch, CapacityIsTheSharePerExpertRoundedUp) {
   EXPECT_THAT(expert_capacity(8, 2, 8, 0).error().message, HasSubstr("must be above 0, found 0"));
 }
 
-TEST(Dispatch, CombineWeighsEachTokensSlotsFromItsBestChoiceOn) {
+TEST(Dispatch, CombineWeighsATokensSlotsFromItsBestChoice) {
   const auto found = dispatch<float>(4, kExperts, kWeights, 2, DropPolicy::position);
   const std::vector<float> slots = {1, 2, 4, 8, 16};
   std::vector<float> tokens = {100, 200, 300};
@@ -90,7 +90,7 @@ TEST(Dispatch, CombineWeighsEachTokensSlotsFromItsBestChoiceOn) {
   EXPECT_THAT(tokens, ElementsAre(104.25F, 212.5F, 301.0F));
 }
 
-TEST(Dispatch, SumsRunInTheOrderOfChoicesWhereverTheSlotsLie) {
+TEST(Dispatch, SumsInTheOrderOfChoicesWhereverSlotsLie) {
   // The better choice is the expert with the higher number, so by slots the 1 would come first and be lost.
   const std::vector<std::int32_t> experts = {1, 0};
   const std::vector<float> ones = {1, 1}, slots = {1, -1e8F};
@@ -159,7 +159,7 @@ AnyBatch any_batch() {
   return batch;
 }
 
-RC_GTEST_PROP(DispatchProperty, EachChoiceHasOneSlotOfItsExpertOrIsCountedAsDropped, ()) {
+RC_GTEST_PROP(DispatchProperty, EachChoiceHasOneSlotOrCountsAsDropped, ()) {
   const auto batch = any_batch();
   std::optional<std::int64_t> capacity;
   if (*rc::gen::arbitrary<bool>()) capacity = *rc::gen::inRange<std::int64_t>(0, 12);

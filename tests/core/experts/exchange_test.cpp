@@ -48,7 +48,7 @@ TEST(ExpertExchange, GroupedRowsOfAnExpertLieTogetherBySource) {
   EXPECT_THAT(exchange.products[1], ElementsAre(ExpertRows{0, 3, 2}));
 }
 
-TEST(ExpertExchange, ARankWithoutTokensAndAllTokensToOneExpertWork) {
+TEST(ExpertExchange, WorksWithoutTokensAndWithAllToOneExpert) {
   const auto owners = ExpertOwners::create(4, 4).value();
   const Counts counts = {{0, 0, 0, 0}, {0, 0, 7, 0}, {0, 0, 0, 0}, {0, 0, 9, 0}};
 
@@ -108,7 +108,7 @@ RC_GTEST_PROP(ExpertExchangeProperty, WhatOneRankSendsIsWhatTheOtherReceives, ()
 }
 
 /// Every token of every rank goes to the ranks of its experts, which mark it, and comes back.
-RC_GTEST_PROP(ExpertExchangeProperty, EachChoiceComesBackToItsTokenOnceOrIsCountedAsDropped, ()) {
+RC_GTEST_PROP(ExpertExchangeProperty, EachChoiceReturnsOnceOrIsCountedAsDropped, ()) {
   const auto ranks = *rc::gen::element<std::size_t>(1, 2, 4);
   const auto owners = ExpertOwners::create(ranks * *rc::gen::inRange<std::size_t>(1, 4), ranks).value();
   const auto choices = *rc::gen::inRange<std::size_t>(1, std::min<std::size_t>(owners.experts, 3) + 1);

@@ -49,7 +49,7 @@ TEST(Router, NormalisedWeightsSumToOne) {
                   0.5621765008857981, 0.4378234991142019, 0.679178699175393, 0.320821300824607});
 }
 
-TEST(Router, SoftmaxAfterTheChoiceWeighsByTheChosenAndScales) {
+TEST(Router, SoftmaxAfterTheChoiceWeighsByTheChosen) {
   const auto found =
       routed<double>({.experts = 8, .score_before_choice = false, .scale = 2.5}, some_logits<double>(4));
 
@@ -59,7 +59,7 @@ TEST(Router, SoftmaxAfterTheChoiceWeighsByTheChosenAndScales) {
                   1.4054412522144952, 1.0945587477855048, 1.6979467479384824, 0.8020532520615175});
 }
 
-TEST(Router, ABiasChangesTheChoiceOfSigmoidsAndNoWeight) {
+TEST(Router, BiasChangesTheChoiceOfSigmoidsAndNoWeight) {
   const std::vector<double> bias = {0.5, -0.5, 0, 0, 0.25, 0, 0, -0.25};
   const RouterOptions options{.experts = 8, .score = ScoreFunction::sigmoid, .normalise = true, .scale = 1.5};
 
@@ -71,7 +71,7 @@ TEST(Router, ABiasChangesTheChoiceOfSigmoidsAndNoWeight) {
                   0.7689393988958757, 0.7310606011041242, 0.9036862473419136, 0.5963137526580864});
 }
 
-TEST(Router, AGroupThatIsNotChosenHasNoExpertThatIs) {
+TEST(Router, GroupThatIsNotChosenHasNoChosenExpert) {
   const RouterOptions options{.experts = 8,
                               .choices = 4,
                               .score = ScoreFunction::sigmoid,

@@ -108,7 +108,7 @@ TEST(RowMoves, OfGroupedProductsMoveOwnRowsToo) {
             (RowMove{{4, 0}, {4, 2}, {}, {{0, 1, 3, 4, 2, 5}}}));
 }
 
-RC_GTEST_PROP(RowMovesProperty, BringEveryRowWhereItWouldComeInOrderAndBack, ()) {
+RC_GTEST_PROP(RowMovesProperty, BringEveryRowThereInOrderAndBack, ()) {
   const auto count = *rc::gen::element<std::size_t>(1, 2, 4);
   const auto owners = ExpertOwners::create(count * *rc::gen::inRange<std::size_t>(1, 4), count).value();
   const auto capacity = *rc::gen::element<std::int64_t>(1, 2, 100);

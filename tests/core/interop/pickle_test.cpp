@@ -221,7 +221,7 @@ TEST(Pickle, HoldsItsLimits) {
   EXPECT_THAT(refusal_of_pickle(bytes_of("\x80\x04N."), {.bytes = 3}), HasSubstr("4 bytes, at most 3"));
 }
 
-TEST(Pickle, HasNoMoreNodesThanOneForTwoBytesAndAFew) {
+TEST(Pickle, HasLittleMoreThanOneNodePerTwoBytes) {
   const std::string many = std::string(20'000, ']') + ".";
   std::string list = "\x80\x04](";
   for (int i = 0; i < 20'000; ++i) list += "K\x01";

@@ -200,7 +200,7 @@ TEST(TorchArchive, ReadsWhatItWritesForEveryDtypeAndRank) {
   }
 }
 
-TEST(TorchArchive, KnowsTheSizeOfATensorThatIsNotThere) {
+TEST(TorchArchive, KnowsTheSizeOfAMissingTensor) {
   const auto writer = TorchTensorWriter::create(DType::f32, {1 << 20, 1 << 12}).value();
 
   EXPECT_EQ(writer.data_bytes(), std::uint64_t{1} << 34);

@@ -22,7 +22,7 @@ TEST(LayoutArithmetic, RoundsUpToADivisor) {
 }
 
 // Covers layout-3, layout-4, layout-5.
-TEST(LayoutArithmetic, BucketEndsDivideByTheShardsAndByTheAlignment) {
+TEST(LayoutArithmetic, BucketEndsDivideByShardsAndByAlignment) {
   for (int shards = 1; shards <= 128; shards *= 2) EXPECT_EQ(bucket_divisor(shards, false), 128);
   EXPECT_EQ(bucket_divisor(3, false), 384);
   EXPECT_EQ(bucket_divisor(6, false), 384);
@@ -46,7 +46,7 @@ TEST(PlainLayout, OneBucketWithoutABucketSize) {
 }
 
 // Covers layout-12.
-TEST(PlainLayout, ABucketClosesWithTheParameterThatReachesItsSize) {
+TEST(PlainLayout, BucketClosesWithTheParameterReachingItsSize) {
   const auto layout = plain_layout(sizes({10000, 10000, 10000}), {.bucket_size = 15000}).value();
 
   EXPECT_EQ(layout.buckets, (Buckets{{0, 20000, 20000}, {20000, 30000, 10000}}));
@@ -87,7 +87,7 @@ TEST(PaddedLayout, ASharedEmbeddingHasABucketOfItsOwn) {
 }
 
 // Covers layout-19.
-TEST(PaddedLayout, ASharedEmbeddingThatComesLastInTheBackwardClosesTheBucketBeforeIt) {
+TEST(PaddedLayout, LateSharedEmbeddingClosesTheBucketBeforeIt) {
   const LayoutOptions options{.shards = 2};
 
   const auto last = padded_layout(with_shared(sizes({1000, 1000}), 1), options).value();

@@ -77,7 +77,7 @@ TEST(RowLayout, BadShapesAreErrorsThatNameTheTensor) {
   EXPECT_FALSE(row_aligned_layout({{1LL << 40, 1LL << 40}}, 2));
 }
 
-RC_GTEST_PROP(RowLayout, EveryRowHasOneOwnerAndTensorsDoNotOverlap, ()) {
+RC_GTEST_PROP(RowLayout, EveryRowHasOneOwnerWithoutOverlap, ()) {
   const int shards = *rc::gen::inRange(1, 9);
   const auto shapes = *rc::gen::container<Shapes>(rc::gen::resize(
       3, rc::gen::nonEmpty(

@@ -62,7 +62,7 @@ TEST(WholeParameterLayout, ARemainderBecomesPadding) {
 }
 
 // Covers whole-12, whole-13.
-TEST(WholeParameterLayout, ABucketAbsorbsAParameterThatFitsIntoItsPadding) {
+TEST(WholeParameterLayout, BucketAbsorbsAParameterThatFitsItsPadding) {
   const LayoutOptions options{.bucket_size = 1280, .shards = 4};
 
   EXPECT_EQ(layout_of(sizes(std::vector<std::int64_t>(6, 256)), options).buckets, (Buckets{{0, 2048, 1536}}));
@@ -96,7 +96,7 @@ TEST(WholeParameterLayout, ASharedEmbeddingIsAloneInShardZero) {
 }
 
 // Covers whole-10.
-TEST(WholeParameterLayout, ASharedEmbeddingFitsIntoItsShardWithManyShards) {
+TEST(WholeParameterLayout, SharedEmbeddingFitsIntoOneOfManyShards) {
   for (const int shards : {2, 4, 8}) {
     const auto layout = layout_of(with_shared(sizes({1024}), 0), {.shards = shards});
 
@@ -205,14 +205,14 @@ TEST(WholeParameterLayout, CostlyMatricesOfSeveralBucketsLandOnDifferentShards) 
   EXPECT_EQ(shard_of(layout, 0), 3);
 }
 
-TEST(WholeParameterLayout, AShapeThatDoesNotMatchTheSizeIsAnError) {
+TEST(WholeParameterLayout, ShapeThatContradictsTheSizeIsAnError) {
   const auto layout = whole_parameter_layout({{.elements = 10, .rows = 3, .columns = 4}}, {});
 
   ASSERT_FALSE(layout);
   EXPECT_NE(layout.error().message.find("10 elements, which are not 3 rows of 4"), std::string::npos);
 }
 
-TEST(WholeParameterLayout, PlacesHugeParametersOverVeryManyShardsAsItPlacesSmallOnes) {
+TEST(WholeParameterLayout, PlacesHugeParametersOverManyShardsLikeSmallOnes) {
   // Elements times shards do not fit into 64 bits. The walk goes from the last parameter to the first.
   constexpr int kShards = 1 << 20;
   const auto parameters = with_shared(sizes({std::int64_t{1} << 42, 10, 64}), 1);

@@ -23,7 +23,7 @@ constexpr std::int64_t kStatistics = 2 * 2 * 4;  // mean and deviation of two no
 
 /// Their table of section 4.1, without the masks and outputs of dropout: attention 10 sbh + 2 as^2 b, MLP
 /// 18 sbh, norms 4 sbh.
-TEST(Activations, OfALayerAreThoseOfThePaperWithoutDropout) {
+TEST(Activations, OfALayerAreThePapersWithoutDropout) {
   const auto bytes = activation_bytes(gpt(), {.sequences = b, .length = s, .keep_probabilities = true});
 
   EXPECT_EQ(bytes.layers, L * (32 * s * b * h + 2 * a * s * s * b + kStatistics * s * b));
@@ -36,7 +36,7 @@ TEST(Activations, WithoutProbabilitiesKeepOneNumberOfEachRow) {
 }
 
 /// Full recomputation keeps 2 sbh of each layer (section 4.2.2), and computes one layer anew at a time.
-TEST(Activations, WithRecomputationAreTheInputsOfLayersAndOneLayer) {
+TEST(Activations, WithRecomputationAreLayerInputsAndOneLayer) {
   const MicrobatchShape shape{.sequences = b, .length = s};
   auto again = shape;
   again.recompute = true;
@@ -63,7 +63,7 @@ TEST(Activations, OfASharedSequenceAreThoseOfItsRows) {
   EXPECT_EQ(part.transient, whole.transient / 2 + 5 * 2 * s * b * h);
 }
 
-TEST(Activations, GrowWithTheTokensAndTheBytesOfAnElement) {
+TEST(Activations, GrowWithTokensAndBytesPerElement) {
   const auto model = convert(published("Qwen3-8B"), {.class_defaults = true});
   const auto one = activation_bytes(model, {.length = 128});
   const auto two = activation_bytes(model, {.sequences = 2, .length = 128});
@@ -74,7 +74,7 @@ TEST(Activations, GrowWithTheTokensAndTheBytesOfAnElement) {
   EXPECT_LT(wide.total(), 2 * one.total()) << "statistics are f32 in both";
 }
 
-TEST(Activations, OfExpertsAreThoseThatATokenIsSentTo) {
+TEST(Activations, OfExpertsAreThoseATokenReaches) {
   const auto sparse = convert(published("Qwen3-30B-A3B"), {.class_defaults = true});
   const auto bytes = activation_bytes(sparse, {.length = 1});
 

@@ -11,7 +11,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-TEST(FromHuggingFace, FindsRotaryValuesAtTheRootThenInTextConfigThenInRopeParameters) {
+TEST(FromHuggingFace, FindsRotaryValuesInRootTextConfigAndRope) {
   const auto newer = with(without(published("Qwen3-8B"), "rope_theta"), "rope_parameters",
                           R"({"rope_theta": 5000.0, "rope_type": "default"})");
   const auto nested = with(published("Qwen3-VL-8B"), "text_config.rope_theta", "77.0");
@@ -22,7 +22,7 @@ TEST(FromHuggingFace, FindsRotaryValuesAtTheRootThenInTextConfigThenInRopeParame
   EXPECT_EQ(convert(without(published("Qwen3-8B"), "rope_theta")).builder.rotary_base, 1e4);
 }
 
-TEST(FromHuggingFace, TakesScalingOfLlama3WithItsBuiltInValuesOnly) {
+TEST(FromHuggingFace, TakesLlama3ScalingOnlyWithItsBuiltInValues) {
   const auto llama = with(published("deepseek-coder-1.3b"), "rope_scaling",
                           R"({"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                               "original_max_position_embeddings": 8192, "rope_type": "llama3"})");
@@ -100,7 +100,7 @@ struct Refused {
 
 /// Each changes what the model computes, and none has a field.
 // Covers ranks-24.
-TEST(FromHuggingFace, RefusesByNameWhatChangesTheMathsAndHasNoField) {
+TEST(FromHuggingFace, RefusesUnsupportedMathsByName) {
   const std::vector<Refused> cases{
       {"Qwen2.5-7B", "hidden_act", R"("gelu")"},
       {"Qwen3-8B", "layer_types", R"(["sliding_attention"])"},
@@ -162,7 +162,7 @@ TEST(FromHuggingFace, RefusesTextThatIsNoObject) {
     EXPECT_EQ(from_huggingface(text, {}).error().code, Errc::corrupt) << text;
 }
 
-TEST(FromHuggingFace, LetsOverridesWinAndDropsThoseThatAreNoFieldsWithOneWarning) {
+TEST(FromHuggingFace, LetsOverridesWinAndWarnsOfUnknownOnes) {
   ConvertOptions options;
   options.overrides = {{"moe_router_pre_softmax", "true"},
                        {"attention_backend", "flash"},
@@ -177,7 +177,7 @@ TEST(FromHuggingFace, LetsOverridesWinAndDropsThoseThatAreNoFieldsWithOneWarning
               ElementsAre("overrides that are not fields are dropped: neither, no_such_field"));
 }
 
-TEST(FromHuggingFace, RefusesAnOverrideThatIsNoFieldOfQwen25Vl) {
+TEST(FromHuggingFace, RefusesAnOverrideThatQwen25VlLacks) {
   ConvertOptions options;
   options.overrides = {{"no_such_field", "1"}};
 

@@ -240,7 +240,7 @@ TEST(GoldenModels, GivesDeepSeekItsExperts) {
   for (std::size_t layer = 0; layer < 61; ++layer) EXPECT_EQ(config.moe_layer_freq[layer], layer < 3 ? 0 : 1);
 }
 
-TEST(GoldenModels, TakesTheRotaryWidthForHeadDimOfDeepSeekAsItsClassDoes) {
+TEST(GoldenModels, TakesRotaryWidthAsHeadDimOfDeepSeek) {
   ConvertOptions options;
   options.class_defaults = true;
 

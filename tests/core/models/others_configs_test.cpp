@@ -64,7 +64,7 @@ TEST(PublishedConfigs, OfTheFirstMistralHaveItsWindow) {
   EXPECT_THAT(config.window_attn_skip_freq, IsEmpty());
 }
 
-TEST(PublishedConfigs, OfTheFirstLlamaHaveTheDefaultsOfItsClass) {
+TEST(PublishedConfigs, OfTheFirstLlamaHaveItsClasssDefaults) {
   const auto model = convert(more_published().at("llama-7b-hf"));
 
   EXPECT_EQ(model.transformer.num_query_groups, 32);
@@ -126,7 +126,7 @@ TEST(HarmlessKeys, AreNoObstacle) {
   for (const auto& values : harmless) expect_the_model("deepseek-coder-1.3b", values);
 }
 
-TEST(HarmlessKeys, ThatChangeTheMathsWithAnotherValueAreRefusedByName) {
+TEST(HarmlessKeys, WithOtherValuesThatChangeMathsAreRefused) {
   const Json values = {{"rope_interleaved", true},
                        {"neftune_noise_alpha", 5.0},
                        {"attn_logit_softcapping", 50},
@@ -336,7 +336,7 @@ TEST(NestedKeys, ThatDifferFromTheRootAreRefused) {
   EXPECT_EQ(convert(with(published("Qwen3-VL-8B"), "hidden_size", "4096")).transformer.hidden_size, 4096);
 }
 
-TEST(Windows, AreGivenToTheLayersThatTransformersGivesThemTo) {
+TEST(Windows, AreOnTheLayersThatTransformersChooses) {
   const auto windows = [](const std::string& model, const Json& values) {
     const auto config = convert(changed(model, values)).transformer;
     auto all = config.window_size;
@@ -369,7 +369,7 @@ TEST(Windows, AreGivenToTheLayersThatTransformersGivesThemTo) {
 }
 
 // A Llama trains without a window in transformers and generates with a cache of that length.
-TEST(Windows, OfAClassWithoutThemAreRefusedWithTheWayToGoOn) {
+TEST(Windows, OfAClassWithoutThemAreRefusedWithAdvice) {
   for (const char* key : {"sliding_window", "attention_chunk_size"})
     EXPECT_THAT(
         refusal(changed("deepseek-coder-1.3b", {{key, 64}})),
@@ -405,7 +405,7 @@ TEST(Windows, OfContradictoryKeysAreRefused) {
   EXPECT_THAT(refusal(changed("Mistral-7B-v0.3", {{"sliding_window", 0}})), HasSubstr("sliding_window"));
 }
 
-TEST(Limits, AreForACallerThatKnowsHowLongSequencesBecome) {
+TEST(Limits, AreForCallersThatKnowTheSequenceLength) {
   ConvertOptions options;
   options.takes_limits = true;
   const auto limits = [&](const std::string& model, const Json& values) {

@@ -40,7 +40,7 @@ TEST(PlaceLayers, GivesEveryChunkAsMany) {
                                   ElementsAre(LayerChunk{2, 2}, LayerChunk{6, 2})));
 }
 
-TEST(PlaceLayers, TakesOtherNumbersInTheFirstAndTheLastStage) {
+TEST(PlaceLayers, TakesOtherNumbersInFirstAndLastStage) {
   auto config = of_layers(61, 8);
   config.num_layers_in_first_pipeline_stage = 6;
   config.num_layers_in_last_pipeline_stage = 7;

@@ -126,7 +126,7 @@ TEST(TensorDict, RepeatsRowsOrTheBatch) {
   EXPECT_EQ(dict.repeat(0, TensorDict::Repeat::rows)->rows(), 0);
 }
 
-TEST(TensorDict, PadsWithRowsFromTheStartMoreThanOnceIfNeeded) {
+TEST(TensorDict, PadsWithRowsFromTheStartRepeatedlyIfNeeded) {
   const auto dict = made({{"x", ints({2}, {1, 2})}}, {{"l", {Value("a"), Value("b")}}});
 
   const auto [padded, added] = dict.pad_to_multiple(7).value();

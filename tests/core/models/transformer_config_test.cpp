@@ -55,7 +55,7 @@ TEST(Complete, WarnsWhenExpertsGetTheWidthOfDenseLayers) {
   EXPECT_THAT(warnings.value(), testing::ElementsAre(HasSubstr("moe_ffn_hidden_size")));
 }
 
-TEST(Complete, WarnsOfManyExpertsWithoutARouterDtypeAndOfMissingSequenceParallel) {
+TEST(Complete, WarnsOfMissingRouterDtypeAndSequenceParallelism) {
   auto config = sparse();
   config.num_moe_experts = 32;
   config.expert_model_parallel_size = 2;

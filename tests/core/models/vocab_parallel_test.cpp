@@ -227,7 +227,7 @@ TEST(VocabEntropy, HasTheGradientThatDifferencesHave) {
     EXPECT_NEAR(gradient[i], (entropy(i, 1e-5) - entropy(i, -1e-5)) / 2e-5, 1e-7);
 }
 
-TEST(VocabEntropy, IsTheLogarithmOfTheVocabularyWhenAllAreEqual) {
+TEST(VocabEntropy, IsTheVocabularysLogarithmWhenAllAreEqual) {
   const std::vector<float> x(64, 3.0F);
   const LogitsShard logits{DType::f32, std::as_bytes(std::span(x)), 1, 64, 0};
 
@@ -276,7 +276,7 @@ TEST(Masked, GivesMeanAndVarianceOfAllRanks) {
   EXPECT_EQ(masked_variance(squares, true).value(), 20.0 / 3);
 }
 
-TEST(Masked, HasNoMeanOfNothingAndNoVarianceOfOne) {
+TEST(Masked, HasNoMeanOfNothingNorVarianceOfOne) {
   const std::vector<float> x{2, 3}, nothing{0, 0}, one{0, 1};
 
   EXPECT_EQ(masked_mean(masked_sum(x, nothing)).error().code, Errc::numeric);

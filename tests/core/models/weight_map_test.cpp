@@ -126,7 +126,7 @@ TEST(WeightMap, InterleavesQueriesKeysAndValuesByGroup) {
 
 /// With fewer groups than ranks the rows of the same matrix are cut, and no key is copied.
 // Covers ranks-26.
-TEST(PlanShards, CutsRowsOfTheWholeMatrixWhenThereAreFewerGroupsThanRanks) {
+TEST(PlanShards, CutsMatrixRowsWhenGroupsAreFewerThanRanks) {
   const auto model = tiny(
       "Qwen2.5-7B", {.layers = 1, .hidden = 8, .heads = 4, .groups = 1, .head_dim = 2, .mesh = {.tp = 4}});
   const auto map = mapped(model);
@@ -231,7 +231,7 @@ TEST(WeightMap, SwapsTheHalvesOfMiMosProjection) {
   EXPECT_TRUE(whole.contains({"", "mtp.layers.0.transformer_layer.self_attention.linear_qkv.weight"}));
 }
 
-TEST(WeightMap, PutsTheLayerForAnotherTokenOfGlmBehindTheLast) {
+TEST(WeightMap, PutsGlmsExtraTokenLayerBehindTheLast) {
   const auto map = mapped(tiny("GLM-4.5-Air", {.layers = 2}));
 
   EXPECT_THAT(names_of(map.plan.inputs),
@@ -283,7 +283,7 @@ TEST(WeightMap, GivesValueModelsAHeadOfOneRow) {
   EXPECT_TRUE(names_of(map.plan.inputs).contains("reward_head.weight"));
 }
 
-TEST(WeightMap, SaysThatTheTensorsOfQwen3VlAreNotDescribed) {
+TEST(WeightMap, SaysThatQwen3VlsTensorsAreUnknown) {
   const auto map = map_weights(convert(published("Qwen3-VL-8B")), {});
 
   EXPECT_EQ(map.error().code, Errc::unavailable);
@@ -310,7 +310,7 @@ const std::vector<std::string>& all_models() {
 }
 
 // Covers ranks-25.
-RC_GTEST_PROP(WeightPlan, ComesBackAsItWasForEveryArchitectureSizeAndMesh, ()) {
+RC_GTEST_PROP(WeightPlan, RoundTripsForEveryArchitectureSizeAndMesh, ()) {
   const auto& name = *rc::gen::elementOf(all_models());
   const auto tp = *rc::gen::element(1, 2, 4);
   const auto etp = *rc::gen::element(1, 2);

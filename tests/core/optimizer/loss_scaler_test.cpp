@@ -29,7 +29,7 @@ std::vector<double> scales(LossScaler& scaler, const std::vector<bool>& steps) {
   return seen;
 }
 
-TEST(LossScaler, WithoutAScaleOrWithAFixedOneNeverChanges) {
+TEST(LossScaler, WithNoneOrAFixedScaleNeverChanges) {
   LossScaler none({});
   LossScaler fixed({.kind = LossScale::fixed, .scale = 100});
 
@@ -71,7 +71,7 @@ TEST(LossScaler, NeverFallsBelowTheMinimum) {
 
 /// As Megatron-Core's DynamicGradScaler: growing alone gives the tolerance back.
 // Covers shard-10.
-TEST(LossScaler, ToleratesAsManyOverflowsAsTheHysteresisSaysUntilItGrows) {
+TEST(LossScaler, ToleratesOverflowsUpToTheHysteresis) {
   auto settings = dynamic();
   settings.hysteresis = 2;
   LossScaler scaler(settings);
@@ -101,7 +101,7 @@ TEST(LossScaler, GoesOnFromItsState) {
   EXPECT_EQ(scales(second, steps), scales(first, steps));
 }
 
-TEST(LossScaler, CountsAStateOfOtherSettingsAsFarAsItsOwnGo) {
+TEST(LossScaler, CountsOtherSettingsStateAsItsOwnAllow) {
   LossScaler scaler(dynamic());
 
   ASSERT_TRUE(scaler.restore({.scale = 4, .finite_steps = 1000, .overflows_left = 9}));

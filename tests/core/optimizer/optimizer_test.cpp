@@ -38,7 +38,7 @@ TEST(Optimizers, KeepStatesByTheNamesOfPyTorch) {
   EXPECT_THAT(states(OptimizerKind::muon, 0), ElementsAre("momentum_buffer"));
 }
 
-TEST(Optimizers, HaveTheDefaultsOfPyTorchAndOfLionsAuthors) {
+TEST(Optimizers, HaveTheDefaultsOfPyTorchAndLionsAuthors) {
   const auto defaults = [](OptimizerKind kind) { return settings_of({.kind = kind}); };
   EXPECT_EQ(defaults(OptimizerKind::sgd).momentum, 0);
   EXPECT_EQ(defaults(OptimizerKind::sgd).weight_decay, 0);
@@ -116,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "the Newton-Schulz coefficients are 1, inf and 1"}),
     testing::PrintToStringParamName());
 
-TEST(ParameterGroups, AreOneWithTheOptimizerOfTheJobWhereNoneAreGiven) {
+TEST(ParameterGroups, AreOneWithTheJobsOptimizerByDefault) {
   const TrainingOptions options{.optimizer = {.kind = OptimizerKind::lion}};
 
   const auto groups = parameter_groups(options, std::vector<ParameterSpec>{{"w", {3}}}).value();

@@ -57,7 +57,7 @@ std::string evaluate(const std::vector<LaneRange>& split) {
   return slots.at(0);
 }
 
-TEST(Lanes, AreSpreadContiguouslyAndTheFirstRanksHaveOneMore) {
+TEST(Lanes, AreSpreadContiguouslyWithOneMoreOnFirstRanks) {
   const auto split = split_lanes(8, WorldSize{3});
 
   ASSERT_TRUE(split);
@@ -87,13 +87,13 @@ TEST(Lanes, RootsAreTheLargestAlignedBlocks) {
   EXPECT_EQ(subtree_roots({3, 3}, 8), (std::vector<LaneRange>{{3, 1}, {4, 2}}));
 }
 
-TEST(Lanes, MissingLanesBehindTheLastOneBelongToItsRank) {
+TEST(Lanes, MissingLanesBehindTheLastBelongToItsRank) {
   EXPECT_EQ(subtree_roots({0, 3}, 3), (std::vector<LaneRange>{{0, 3}}));
   EXPECT_EQ(subtree_roots({4, 3}, 7), (std::vector<LaneRange>{{4, 3}}));
   EXPECT_EQ(subtree_roots({3, 3}, 6), (std::vector<LaneRange>{{3, 1}, {4, 2}}));
 }
 
-TEST(Lanes, TheFourPartialSumsOfSevenLanesMergeLikeABinaryCounter) {
+TEST(Lanes, SevenLanesPartialSumsMergeLikeBinaryCounters) {
   const LaneRange all{0, 8};
 
   EXPECT_TRUE(merge_after(Lane{0}, all, 8).empty());
@@ -118,7 +118,7 @@ TEST(Lanes, EverySplitIntoRanksGivesTheSameExpression) {
   }
 }
 
-TEST(Lanes, RootsOfARankAreWhatItsStackHoldsInTheEnd) {
+TEST(Lanes, RootsOfARankAreItsFinalStack) {
   for (int lanes = 1; lanes <= kMostLanes; ++lanes) {
     for (int first = 0; first < lanes; ++first) {
       for (int count = 1; first + count <= lanes; ++count) {
@@ -140,7 +140,7 @@ RC_GTEST_PROP(Lanes, EveryContiguousSplitGivesTheSameExpression, ()) {
   RC_ASSERT(evaluate(split) == expected_expression(split.back().end()));
 }
 
-RC_GTEST_PROP(Lanes, LanesThatDivideIntoPowersOfTwoCostOneRootPerRank, ()) {
+RC_GTEST_PROP(Lanes, LanesDividingIntoPowersOfTwoCostOneRoot, ()) {
   const int ranks = *rc::gen::inRange(1, 64);
   const int width = 1 << *rc::gen::inRange(0, 5);
 

@@ -31,7 +31,7 @@ Groups groups_of(const std::vector<std::vector<int>>& values) {
 }
 
 // The example of Megatron-LM's documentation: 16 ranks, tp 2, pp 4.
-TEST(Mesh, GroupsOfSixteenRanksInTwoTensorHalvesAndFourStages) {
+TEST(Mesh, GroupsSixteenRanksInTensorHalvesAndStages) {
   const Mesh mesh = mesh_of({.tp = 2, .dp = 2, .pp = 4});
 
   EXPECT_EQ(mesh.world(), WorldSize{16});
@@ -155,7 +155,7 @@ RC_GTEST_PROP(Mesh, MembersOfAGroupAgreeInAllOtherCoordinates, ()) {
   }
 }
 
-RC_GTEST_PROP(Mesh, InstanceGroupsAreTheSameForDenseParametersAndExperts, ()) {
+RC_GTEST_PROP(Mesh, InstanceGroupsSuitDenseParametersAndExpertsAlike, ()) {
   MeshSizes sizes;
   sizes.optimizer_instances = *rc::gen::inRange(1, 4);
   sizes.tp = *rc::gen::inRange(1, 4);

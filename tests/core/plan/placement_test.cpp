@@ -88,7 +88,7 @@ TEST(Strategy, NamesComeBack) {
 }
 
 // Covers uneven-2.
-TEST(PartOf, LengthsDifferByOneElementWhereShardsDoNotDivide) {
+TEST(PartOf, LengthsDifferByOneWhereShardsDoNotDivide) {
   const Placements flat{Placement::flat_shard};
 
   EXPECT_EQ(part_of({10, 17}, flat, {3}, {0}), (ElementRange{10, 13}));

@@ -88,7 +88,7 @@ std::size_t sum_of_unit(const std::vector<ProgramEntry>& entries, int unit) {
 }
 
 // Covers finish-6.
-TEST(AlsoSum, ComesOncePerStepAfterTheLastReductionOnEveryMesh) {
+TEST(AlsoSum, ComesOncePerStepAfterTheLastReduction) {
   for (const auto strategy : kStrategies) {
     for (const auto numerics : {Numerics::ordered, Numerics::fast}) {
       for (const bool overlap : {true, false}) {
@@ -121,7 +121,7 @@ TEST(AlsoSum, ComesOncePerStepAfterTheLastReductionOnEveryMesh) {
 }
 
 // Covers finish-6.
-TEST(AlsoSum, IsOfWhatARankOwnsAndComesBeforeTheOthersGetIt) {
+TEST(AlsoSum, IsOfOwnedElementsBeforeOthersGetThem) {
   EXPECT_THAT(
       gradient_launches(Pairs(Strategy::ddp).programs[0], 1),
       ElementsAre("all_to_all of gradients 1.0", "all_gather of gradients 1.0", "all_to_all of gradients 1.1",
@@ -171,7 +171,7 @@ TEST(AlsoSum, IsCountedInTrafficAndMemory) {
 }
 
 // Covers finish-15.
-TEST(AlsoSum, ThatIsMissingDoubledOrOutOfOrderIsNamed) {
+TEST(AlsoSum, MissingDoubledOrMisplacedIsNamed) {
   Pairs missing(Strategy::zero1);
   change_last_round(missing.programs[3], [](auto& entries) {
     entries.erase(entries.begin() + static_cast<std::ptrdiff_t>(sum_of_unit(entries, 1)));

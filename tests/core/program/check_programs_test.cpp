@@ -129,7 +129,7 @@ TEST(CheckPrograms, ADifferingLayoutIsNamedByItsEntry) {
             "all_gather of parameters 0.0 on dp_cp on stream 1; they differ in elements: 1024 and 1280");
 }
 
-TEST(CheckPrograms, ATrainerThatWaitsForWhatOnlyItMakesReadyIsACircleOfTwo) {
+TEST(CheckPrograms, TrainerAwaitingWhatOnlyItReadiesIsACircle) {
   WholeJob job({.strategy = Strategy::zero3});
   for (auto& program : job.programs) {
     change(program, [](auto& entries) {
@@ -166,7 +166,7 @@ TEST(CheckPrograms, ACircleThroughTwoGroupsNamesAllOfIt) {
       "entry 0");
 }
 
-TEST(CheckPrograms, ACreditThatComesBackTooLateIsACircle) {
+TEST(CheckPrograms, CreditThatComesBackTooLateIsACircle) {
   WholeJob job({.strategy = Strategy::zero3});
   for (auto& program : job.programs) {
     change(program, [](auto& entries) {
@@ -223,14 +223,14 @@ void change_operations(Program& program, const std::function<void(std::vector<Tr
   program.operations = fold(std::move(operations));
 }
 
-TEST(CheckPrograms, OperationsOfTheTrainersOwnPassWithEveryStrategyInEveryRound) {
+TEST(CheckPrograms, TrainersOwnOperationsPassWithEveryStrategy) {
   for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
     for (const int rounds : {1, 3}) EXPECT_EQ(square(strategy, rounds).message(), "") << name_of(strategy);
   }
 }
 
 // Covers beyond-11.
-TEST(CheckPrograms, OperationsInOtherOrdersOnTwoGroupsAreACircle) {
+TEST(CheckPrograms, DifferentlyOrderedOperationsOnTwoGroupsAreACircle) {
   auto job = square();
   for (const std::size_t rank : {1U, 2U}) {
     change_operations(job.programs[rank], [](auto& operations) { std::swap(operations[0], operations[1]); });
@@ -247,7 +247,7 @@ TEST(CheckPrograms, OperationsInOtherOrdersOnTwoGroupsAreACircle) {
       "all_gather on ep in 'forward of unit 1', for rank 0");
 }
 
-TEST(CheckPrograms, OperationsInAnotherOrderThatNobodyWaitsForAreNone) {
+TEST(CheckPrograms, OperationsReorderedThatNobodyAwaitsAreNoCircle) {
   auto job = square();
   change_operations(job.programs[1], [](auto& operations) { std::swap(operations[0], operations[1]); });
 
@@ -255,7 +255,7 @@ TEST(CheckPrograms, OperationsInAnotherOrderThatNobodyWaitsForAreNone) {
   EXPECT_EQ(job.message(), "");
 }
 
-TEST(CheckPrograms, TwoOperationsOfAGroupThatChangedPlacesAreNamed) {
+TEST(CheckPrograms, SwappedOperationsOfAGroupAreNamed) {
   auto job = square();
   const auto gather = operation(Kind::all_gather, GroupKind::tp, {Phase::forward, 1});
   for (std::size_t rank = 0; rank < 4; ++rank) {
@@ -300,7 +300,7 @@ TEST(CheckPrograms, NamesWhatTwoOperationsDifferIn) {
       "and backward of unit 0");
 }
 
-TEST(CheckPrograms, AMemberThatNeverComesToAnOperationIsNamed) {
+TEST(CheckPrograms, MemberThatNeverComesToAnOperationIsNamed) {
   auto job = square(Strategy::zero1, 2);
   change_operations(job.programs[3], [](auto& operations) { operations.pop_back(); });
 
@@ -321,7 +321,7 @@ TEST(CheckPrograms, AMemberThatNeverComesToAnOperationIsNamed) {
       << last.message();
 }
 
-TEST(CheckPrograms, ATrainerThatWaitsInAnOperationForARankThatWaitsForItsEntryIsInACircle) {
+TEST(CheckPrograms, OperationAndEntryAwaitingEachOtherAreACircle) {
   const Mesh mesh = Mesh::create({.ep = 2, .dp = 2}).value();
   auto inputs = inputs_of(Strategy::zero3, mesh).value();
   inputs.classes = {{}};

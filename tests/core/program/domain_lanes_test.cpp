@@ -51,7 +51,7 @@ std::vector<std::string> at(const std::vector<std::string>& slots, const std::ve
   return found;
 }
 
-TEST(RestingStacks, HoldAStackForEachPieceUntilAllIsSummed) {
+TEST(RestingStacks, HoldEachPiecesStackUntilAllIsSummed) {
   const auto stacks_of = [](int ranks, int lanes, int pieces, int rounds) {
     const auto own = lanes_of(0, domains_of(ranks * pieces, 1), {F}, lanes, {0}, pieces).value();
     return resting_stacks(own, rounds);

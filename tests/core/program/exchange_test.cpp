@@ -20,7 +20,7 @@ ProgramEntry exchange_of(std::int64_t elements, const std::vector<std::int64_t>&
   return entry;
 }
 
-TEST(Exchange, InOnePieceSendsEachReceiverItsPartOfEveryRoot) {
+TEST(Exchange, InOnePieceSendsEachReceiverItsRootParts) {
   const auto entry = exchange_of(10, {2, 1, 0}, 0);
 
   EXPECT_EQ(chunks_of(entry), 1);
@@ -42,7 +42,7 @@ TEST(Exchange, ShortPartsEndBeforeLongOnes) {
 }
 
 /// A gather of sums that were cut as an exchange has cut them.
-TEST(Exchange, ChunksOfAGatherAreTheSameStretchesOfEachMembersPart) {
+TEST(Exchange, ChunksOfAGatherAreEqualStretchesPerMember) {
   ProgramEntry entry;
   entry.operation = CollectiveKind::all_gather;
   entry.elements = 10;
@@ -55,7 +55,7 @@ TEST(Exchange, ChunksOfAGatherAreTheSameStretchesOfEachMembersPart) {
   EXPECT_EQ(chunk_ranges(entry, 1), (Ranges{{2, 4}, {6, 7}, {9, 10}}));
 }
 
-RC_GTEST_PROP(Exchange, EveryElementOfEveryRootArrivesOnceAndMembersAgree, ()) {
+RC_GTEST_PROP(Exchange, EveryElementOfEveryRootArrivesOnce, ()) {
   const int members = *rc::gen::inRange(1, 6);
   const auto roots = *rc::gen::container<std::vector<std::int64_t>>(static_cast<std::size_t>(members),
                                                                     rc::gen::inRange(0, 4));

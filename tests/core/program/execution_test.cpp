@@ -284,7 +284,7 @@ void expect_one_tree(Strategy strategy, int outer, int inner, int lanes, DType w
   }
 }
 
-TEST(ProgramExecution, EightLanesGiveTheSameBitsOnEveryMeshAndStrategy) {
+TEST(ProgramExecution, EightLanesGiveTheSameBitsOnEveryMesh) {
   for (const auto wire : {DType::f32, DType::bf16}) {
     for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
       for (const int ranks : {1, 2, 3, 4, 8}) expect_one_tree(strategy, 1, ranks, 8, wire);
@@ -297,7 +297,7 @@ TEST(ProgramExecution, EightLanesGiveTheSameBitsOnEveryMeshAndStrategy) {
   }
 }
 
-TEST(ProgramExecution, LanesOfSeveralPiecesGiveTheSameBitsOnEveryMeshAndStrategy) {
+TEST(ProgramExecution, LanesOfSeveralPiecesGiveTheSameBitsEverywhere) {
   for (const int pieces : {2, 3, 4}) {
     for (const int lanes : {4, 5, 8}) {
       for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {

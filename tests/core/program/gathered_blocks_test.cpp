@@ -16,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 
 /// A byte for each element and one for 32 of them, in gathers alone.
-TEST(GathersInBlocks, TakeAByteForEachElementAndOneForABlock) {
+TEST(GathersInBlocks, TakeAByteForEachElementAndBlock) {
   for (const auto strategy : {Strategy::zero1, Strategy::zero3}) {
     const SomeJob job{.strategy = strategy, .ranks = 4};
     auto inputs = inputs_of(job);

@@ -10,7 +10,7 @@
 namespace troupe::core {
 namespace {
 
-TEST(JobPrograms, AHundredThousandRanksHaveFewProgramsWhichPassTheCheck) {
+TEST(JobPrograms, AHundredThousandRanksHaveFewProgramsThatPass) {
   for (const int rounds : {8, 3}) {
     const auto inputs = inputs_of(SomeJob{.strategy = Strategy::hsdp,
                                           .ranks = 100'000,
@@ -44,7 +44,7 @@ TEST(JobPrograms, APairStandsForAllThatPostTheSame) {
   EXPECT_TRUE(check_programs(checked));
 }
 
-TEST(JobPrograms, ARankThatPostsOtherwiseIsComparedWithTheOneItMeets) {
+TEST(JobPrograms, DifferentlyPostingRankIsComparedWithItsPeer) {
   auto job = pairs();
   auto other = job.programs[0];
   other.operations = fold({counts_of_experts(1)});
@@ -65,7 +65,7 @@ TEST(JobPrograms, ARankThatPostsOtherwiseIsComparedWithTheOneItMeets) {
   EXPECT_TRUE(together) << "the others never meet these two: " << together.error().message;
 }
 
-TEST(JobPrograms, AHundredThousandRanksWithOperationsOfTheirOwnHaveAShortFile) {
+TEST(JobPrograms, AHundredThousandRanksWithOwnOperationsStayShort) {
   auto inputs = inputs_of(SomeJob{.ranks = 100'000, .units = 100, .elements = 100'000});
   const auto without = stored_bytes(plan_all(inputs).value().programs[0]);
   for (int unit = 0; unit < 100; ++unit) {

@@ -46,7 +46,7 @@ TEST(LaneDeal, SomeRanksHaveNoLaneInTheLastRound) {
   EXPECT_EQ(deal.round_lanes({2}, 1, 1), (LaneRange{5, 0}));
 }
 
-TEST(LaneDeal, RefusesFewerLanesThanRanksAndShardingOutsideOfPartialAxes) {
+TEST(LaneDeal, RefusesTooFewLanesAndShardingOutsidePartialAxes) {
   EXPECT_EQ(
       LaneDeal::create(5, {P, F}, {2, 3}).error().message,
       "5 lanes cannot be spread over 6 data-parallel ranks: every rank needs at least one lane; start at "
@@ -120,7 +120,7 @@ TEST(LaneDeal, RefusesPiecesThatDoNotFit) {
 }
 
 /// Four ranks of two lanes, whose experts two, or all four, of them share.
-TEST(LaneDeal, SourcesHavePiecesOfALaneOrAllPiecesOfSeveral) {
+TEST(LaneDeal, SourcesHavePiecesOfALaneOrWholeLanes) {
   const auto two = LaneDeal::create(5, {P}, {2}, 2, 2).value();
   EXPECT_EQ(two.leaves_of({0, 3}, {0}, 1), (std::vector<LaneRange>{{0, 3}, {5, 3}}));
   EXPECT_EQ(two.block({1}, 1), (LaneRange{3, 2}));
@@ -154,7 +154,7 @@ std::string sum_of_lanes(LaneRange root, int lanes) {
   return node(root.first, width, lanes);
 }
 
-RC_GTEST_PROP(MergeRoots, MakesTheRootsOfTheUnionWithTheAdditionsOfTheTree, ()) {
+RC_GTEST_PROP(MergeRoots, MakesTheUnionsRootsWithTheTreesAdditions, ()) {
   const int lanes = *rc::gen::inRange(1, 40);
   const int first = *rc::gen::inRange(0, lanes);
   std::vector<LaneRange> pieces;
@@ -182,7 +182,7 @@ RC_GTEST_PROP(MergeRoots, MakesTheRootsOfTheUnionWithTheAdditionsOfTheTree, ()) 
   RC_ASSERT(found == expected);
 }
 
-TEST(SortAndMerge, AddsBlocksThatComeInTheOrderOfRanksInThatOfTheTree) {
+TEST(SortAndMerge, AddsBlocksInRankOrderInTheTreesOrder) {
   // Ranks with lanes [0, 2) and [2, 4), each of pieces 0 and 1.
   const std::vector<LaneRange> some{{0, 2}, {6, 2}, {2, 2}, {8, 2}};
 
@@ -213,7 +213,7 @@ RC_GTEST_PROP(MergeRoots, OfAllRanksIsTheFinishingProgram, ()) {
   RC_ASSERT(merge.roots == std::vector<int>{0});
 }
 
-TEST(AccumulationSlots, AreTheDepthOfTheStackWithTheLaneInWork) {
+TEST(AccumulationSlots, AreTheStacksDepthWithTheLaneInWork) {
   // One buffer with one lane, two with two or three, three with four to seven: docs/decisions/0004.
   const std::vector<int> expected{1, 2, 2, 3, 3, 3, 3, 4};
   for (int count = 1; count <= 8; ++count) {

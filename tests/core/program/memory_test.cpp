@@ -43,7 +43,7 @@ TEST(ProgramMemory, FollowsThePlacements) {
 
 /// optimizer state / (inner * outer) + (gradients + weights) / inner
 // Covers beyond-6.
-TEST(ProgramMemory, OfFullHybridShardingCutsTheOptimizerOnBothAxes) {
+TEST(ProgramMemory, OfFullHybridShardingCutsTheOptimizerTwice) {
   const auto memory = memory_of(program_of({.strategy = Strategy::hfsdp, .ranks = 8, .outer = 2}));
 
   EXPECT_EQ(memory.parameters, 4 * 1024 * 2 / 4);
@@ -68,7 +68,7 @@ TEST(ProgramMemory, OfOrderedReplicasIsThatOfTheArena) {
   EXPECT_EQ(last.staging, 2 * (5 * 128 * 4)) << "one root goes as it lies";
 }
 
-TEST(ProgramMemory, OwnersOfShardsKeepAboutLog2ShardsOfPartialSums) {
+TEST(ProgramMemory, OwnersOfShardsKeepAboutLog2PartialShards) {
   const auto memory =
       memory_of(program_of({.ranks = 4, .units = 1, .rounds = 16, .numerics = Numerics::ordered}));
 
@@ -99,7 +99,7 @@ TEST(ProgramMemory, StagingIsBoundedWhateverTheGroupAndTheUnit) {
   }
 }
 
-TEST(ProgramMemory, MainValuesThatAreTheParametersTakeNoRoomOfTheirOwn) {
+TEST(ProgramMemory, MainValuesThatAreParametersTakeNoRoom) {
   auto inputs = inputs_of(SomeJob{.ranks = 2});
   inputs.classes[0].storage = DType::f32;
 
@@ -126,7 +126,7 @@ TEST(ProgramMemory, FrozenParametersHaveNoGradientsAndNoOptimizer) {
   EXPECT_EQ(memory, (ProgramMemory{.parameters = 4 * 512 * 2, .parameter_pool = 2 * 1024 * 2, .checks = 8}));
 }
 
-TEST(ProgramMemory, OfAHundredThousandRanksIsCountedForAllOfThem) {
+TEST(ProgramMemory, OfAHundredThousandRanksIsCountedForAll) {
   const auto job = plan_all(inputs_of(SomeJob{.strategy = Strategy::hfsdp,
                                               .ranks = 100'000,
                                               .outer = 3'125,

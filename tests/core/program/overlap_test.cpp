@@ -21,7 +21,7 @@ struct Expected {
 class OverlapOf : public testing::TestWithParam<Expected> {};
 
 // Covers unit-44.
-TEST_P(OverlapOf, FourUnitsAndTwoMicrobatchesIsAsMegatronMeasuresIt) {
+TEST_P(OverlapOf, FourUnitsAndTwoMicrobatchesMatchesMegatron) {
   for (const bool separate : {false, true}) {
     for (const int ranks : {2, 4, 8}) {
       auto inputs = inputs_of({.strategy = GetParam().strategy, .ranks = ranks, .units = 4, .rounds = 2});
@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // hsdp_defers_dp_outer_allreduce: two children and a root, three microbatches.
 // Covers unit-21.
-TEST(Overlap, HybridShardingReducesAcrossReplicasInTheLastRoundOnly) {
+TEST(Overlap, HybridShardingReducesAcrossReplicasInLastRoundsOnly) {
   const auto counts =
       overlap_of(program_of({.strategy = Strategy::hsdp, .ranks = 4, .outer = 2, .units = 3, .rounds = 3}));
 
@@ -72,7 +72,7 @@ TEST(Overlap, HybridFullShardingScattersAcrossReplicasInstead) {
 }
 
 /// The shards of all units are published before the first unit is gathered, on one stream.
-TEST(Overlap, HybridFullShardingPublishesShardsAheadOfTheFirstGather) {
+TEST(Overlap, HybridFullShardingPublishesShardsBeforeTheFirstGather) {
   const SomeJob job{.strategy = Strategy::hfsdp, .ranks = 4, .outer = 2, .units = 3, .rounds = 3};
 
   const auto counts = overlap_of(program_of(job));

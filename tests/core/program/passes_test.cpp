@@ -74,7 +74,7 @@ std::string refusal_of(const std::vector<UnitPass>& passes, int units, int round
   return checked ? "" : checked.error().message;
 }
 
-TEST(UnitPasses, ARoundAfterAnotherIsWhatAProgramDoesWithoutAList) {
+TEST(UnitPasses, RoundAfterRoundIsTheProgramWithoutAList) {
   for (const auto strategy : {Strategy::zero2, Strategy::zero3}) {
     auto inputs = inputs_of(SomeJob{.strategy = strategy, .rounds = 3, .numerics = Numerics::ordered});
     const auto plain = plan_program(inputs, {1}).value();
@@ -97,7 +97,7 @@ TEST(UnitPasses, ARoundAfterAnotherIsWhatAProgramDoesWithoutAList) {
   }
 }
 
-TEST(UnitPasses, GatherInTheOrderOfTheListAndReduceInTheOrderOfLanes) {
+TEST(UnitPasses, GatherInListOrderAndReduceInLaneOrder) {
   auto inputs = inputs_of(SomeJob{.units = 1, .rounds = 3});
   inputs.passes = list_of({ScheduleKind::one_f_one_b, 2, 1, 3}, 0, 1);  // F0 F1 B0 F2 B1 B2
 
@@ -154,7 +154,7 @@ TEST(UnitPasses, AreFoldedAndUnfoldedToTheSame) {
   }
 }
 
-TEST(UnitPasses, AProgramIsAsSmallForManyMicrobatchesAsForFew) {
+TEST(UnitPasses, ProgramsStaySmallForManyMicrobatches) {
   const auto stored = [](const ScheduleOptions& options) {
     auto inputs = inputs_of(SomeJob{.ranks = 8,
                                     .units = 5 * options.chunks,
@@ -237,7 +237,7 @@ void check_slots(const Program& program) {
   }
 }
 
-RC_GTEST_PROP(UnitPasses, OfAnyScheduleComeToTheirEndWithEverySlotGivenBack, ()) {
+RC_GTEST_PROP(UnitPasses, OfAnyScheduleEndWithEverySlotGivenBack, ()) {
   auto [inputs, passes] = drawn_job();
   inputs.passes = passes;
 
@@ -250,7 +250,7 @@ RC_GTEST_PROP(UnitPasses, OfAnyScheduleComeToTheirEndWithEverySlotGivenBack, ())
   RC_ASSERT(parse_program_file(to_text(file)).value() == file);
 }
 
-RC_GTEST_PROP(UnitPasses, BringWhatIsReadAndReduceEachLaneOnceInOrder, ()) {
+RC_GTEST_PROP(UnitPasses, BringWhatIsReadAndReduceEachLaneOnce, ()) {
   auto [inputs, passes] = drawn_job();
   inputs.passes = passes;
   const auto program = plan_program(inputs, std::vector<int>(inputs.domains[0].sizes.size(), 0)).value();

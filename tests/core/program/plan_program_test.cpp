@@ -49,7 +49,7 @@ TEST(PlanProgram, OfAShardedOptimizerPublishesInForwardOrder) {
 }
 
 // Covers unit-11.
-TEST(PlanProgram, OfFullShardingGathersForForwardAndBackwardAndReducesEachRound) {
+TEST(PlanProgram, OfFullShardingGathersTwiceAndReducesEachRound) {
   const auto program = on_one_stream({.strategy = Strategy::zero3, .units = 2});
   const auto gather = [](int unit, const std::string& phase, const std::string& after) {
     const auto u = std::to_string(unit);
@@ -72,7 +72,7 @@ TEST(PlanProgram, OfFullShardingGathersForForwardAndBackwardAndReducesEachRound)
                    " x2 unit-1:", reduce(1), "end:", verdict(2)}));
 }
 
-TEST(PlanProgram, OfHybridShardingAddsAnAllReduceInTheLastRound) {
+TEST(PlanProgram, OfHybridShardingAddsAFinalAllReduce) {
   const auto program = on_one_stream({.strategy = Strategy::hsdp,
                                       .ranks = 4,
                                       .outer = 2,
@@ -103,7 +103,7 @@ TEST(PlanProgram, OfHybridShardingAddsAnAllReduceInTheLastRound) {
              "end:", verdict(4)}));
 }
 
-TEST(PlanProgram, OfFullHybridShardingScattersAcrossReplicasAndPublishesShards) {
+TEST(PlanProgram, FullHybridShardingScattersAcrossReplicasAndPublishesShards) {
   const auto program = on_one_stream(
       {.strategy = Strategy::hfsdp, .ranks = 4, .outer = 2, .units = 1, .numerics = Numerics::fast});
   const auto text = lines(program);
@@ -190,7 +190,7 @@ RC_GTEST_PROP(PlanProgram, EvenLanesExchangeWhatAReduceScatterTakes, ()) {
   RC_ASSERT(counts_of(job) == fast);
 }
 
-TEST(PlanProgram, RanksWithoutALaneInTheLastRoundPutNothingIn) {
+TEST(PlanProgram, RanksWithoutALastLanePutNothingIn) {
   auto inputs = inputs_of(SomeJob{.ranks = 3, .units = 1, .numerics = Numerics::ordered, .elements = 999});
   inputs.lanes = 5;
 
@@ -281,7 +281,7 @@ TEST(PlanProgram, ResidentFrozenAndUnusedUnitsDoWhatTheyMust) {
                           "all_reduce of verdict", "all_gather of parameters 0.0"}));
 }
 
-TEST(PlanProgram, AUnitGathersItsFrozenTensorsAndReducesTheOthers) {
+TEST(PlanProgram, UnitGathersFrozenTensorsAndReducesTheOthers) {
   auto inputs = inputs_of(SomeJob{.units = 1});
   inputs.units[0].tensors = {{.elements = 64}, {.elements = 32, .trainable = false}, {.elements = 16}};
 
@@ -305,7 +305,7 @@ TEST(PlanProgram, AUnitGathersItsFrozenTensorsAndReducesTheOthers) {
 }
 
 // Covers unit-39.
-TEST(PlanProgram, SlotsOfAPoolComeInTurnAndRepeatInEverySweep) {
+TEST(PlanProgram, PoolSlotsComeInTurnAndRepeatPerSweep) {
   const auto program = program_of({.units = 3, .rounds = 2});
 
   std::vector<int> gathers;
@@ -340,7 +340,7 @@ TEST(PlanProgram, ACursorGoesThroughBodyLastRoundAndEnd) {
   EXPECT_EQ(found, expected);
 }
 
-TEST(PlanProgram, MembersOfAGroupHashAlikeAndOthersNeedNot) {
+TEST(PlanProgram, MembersOfAGroupHashAlikeOthersNeedNot) {
   // 14 lanes on 2 x 2 ranks: blocks of 7, whose inner parts lie differently in the tree.
   const Mesh mesh = Mesh::create({.dp = 4, .optimizer_instances = 2}).value();
   auto inputs = inputs_of(Strategy::zero1, mesh).value();
@@ -386,7 +386,7 @@ TEST(PlanProgram, HashesSeeEveryFieldThatMembersShare) {
       << "points are each rank's own";
 }
 
-TEST(PlanProgram, WhatDoesNotFitTogetherIsAnErrorThatSaysWhatToDo) {
+TEST(PlanProgram, MisfitsAreErrorsThatSayWhatToDo) {
   const auto message = [](auto spoil) {
     auto inputs = inputs_of(SomeJob{.numerics = Numerics::ordered});
     spoil(inputs);

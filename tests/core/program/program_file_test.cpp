@@ -288,7 +288,7 @@ NamedProgramFile named(const std::string& name, std::vector<PlaceRange> places, 
   return {name, {program.domains[0].sizes, {{std::move(places), program}}}};
 }
 
-TEST(ProgramFile, FilesAreJoinedToOneJobWhoseRanksShareEqualPrograms) {
+TEST(ProgramFile, FilesAreJoinedToOneJobOfSharedPrograms) {
   const SomeJob some{.ranks = 4};
   const auto other = SomeJob{.ranks = 4, .elements = 2048};
 

@@ -109,7 +109,7 @@ TEST(CheckRecipes, NamesAWaitThatNothingEnds) {
             "PR-6: all_reduce of verdict waits for 'measured', which nothing before it records");
 }
 
-TEST(CheckRecipes, NamesACreditThatIsNotGivenBackOrWasNotTaken) {
+TEST(CheckRecipes, NamesACreditNotGivenBackOrNotTaken) {
   const SomeJob job{.strategy = Strategy::zero2, .numerics = Numerics::ordered};
 
   EXPECT_EQ(spoilt(job, [](auto& recipes) { remove(recipes, Action::record, Mark::staged); }),
@@ -151,7 +151,7 @@ std::vector<TrainerPoint> points_of_gradients(const Program& program) {
   return points;
 }
 
-TEST(ReadyAtPoints, GradientsOfResidentUnitsAreReadyWhenTheLaneIsOver) {
+TEST(ReadyAtPoints, GradientsOfResidentUnitsAreReadyAtLanesEnd) {
   const SomeJob job{.strategy = Strategy::zero1, .units = 3};
   const TrainerPoint over{Phase::round_end, 0};
 
@@ -163,7 +163,7 @@ TEST(ReadyAtPoints, GradientsOfResidentUnitsAreReadyWhenTheLaneIsOver) {
       << "those of units on demand have points of their own";
 }
 
-TEST(ReadyAtPoints, WhereRoundsReduceResidentUnitsComeBehindTheLastOneOfBackward) {
+TEST(ReadyAtPoints, ResidentUnitsReducePerRoundBehindTheLastBackward) {
   auto inputs = at_points({.strategy = Strategy::zero3, .units = 3, .rounds = 2}, Residency::on_demand);
   inputs.units[1].residency = Residency::resident;
   const TrainerPoint last{Phase::backward, 0};

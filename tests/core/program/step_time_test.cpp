@@ -20,7 +20,7 @@ ProgramEntry entry_of(CollectiveKind operation, std::int64_t elements, Counts co
 }
 
 /// Four ranks, 1000 bf16: three messages, 750 elements leave each rank.
-TEST(LinkTime, OfARingIsALatencyForEachOtherRankAndTheBytesOnce) {
+TEST(LinkTime, OfARingIsPeerLatenciesPlusTheBytes) {
   EXPECT_DOUBLE_EQ(seconds_of(entry_of(CollectiveKind::all_gather, 1000, Counts::even(250, 4)), 0, kLink),
                    3e-6 + 1.5e-6);
   EXPECT_DOUBLE_EQ(
@@ -30,7 +30,7 @@ TEST(LinkTime, OfARingIsALatencyForEachOtherRankAndTheBytesOnce) {
                    6e-6 + 3e-6);
 }
 
-TEST(LinkTime, OfASmallAllReduceIsThatOfATree) {
+TEST(LinkTime, OfASmallAllReduceIsATrees) {
   // Ten levels up and ten down, two bytes each; a ring would take 2046 messages.
   EXPECT_DOUBLE_EQ(seconds_of(entry_of(CollectiveKind::all_reduce, 1, Counts::even(1, 1024)), 0, kLink),
                    20 * (1e-6 + 2e-9));
@@ -50,7 +50,7 @@ TEST(LinkTime, OfOneRankIsNone) {
   EXPECT_EQ(seconds_of(entry_of(CollectiveKind::all_reduce, 1000, Counts::even(1000, 1)), 0, kLink), 0);
 }
 
-TEST(StepTime, TakesTheInnerLinkWhereAllMembersAreOnANode) {
+TEST(StepTime, TakesTheInnerLinkWithinANode) {
   const auto program = program_of({.strategy = Strategy::hsdp, .ranks = 8, .outer = 2});
   const auto links_of = [&](int node_ranks) {
     std::vector<std::pair<GroupKind, bool>> found;

@@ -40,7 +40,7 @@ TEST(TrainerOperation, ThatComesInUnitAfterUnitIsKeptOnce) {
           " x3 unit+1:", "  all_to_all on ep in 'backward of unit 1' dtype=u8 counts=bounded at most 2x96"}));
 }
 
-TEST(TrainerOperation, IsTheSameHoweverThoseOfOtherUnitsAreListed) {
+TEST(TrainerOperation, IsTheSameHoweverOtherUnitsAreListed) {
   auto listed = as_a_lane_posts_them();
   // Units backwards, the two of a unit in their order.
   std::stable_sort(listed.begin(), listed.end(),
@@ -52,7 +52,7 @@ TEST(TrainerOperation, IsTheSameHoweverThoseOfOtherUnitsAreListed) {
   EXPECT_EQ(fold(unfold(fold(listed))), fold(listed));
 }
 
-TEST(TrainerOperation, OfOnePointKeepsTheOrderInWhichItIsListed) {
+TEST(TrainerOperation, OfOnePointKeepsItsListedOrder) {
   auto listed = as_a_lane_posts_them();
   std::swap(listed[0], listed[1]);
 
@@ -110,7 +110,7 @@ TEST(TrainerOperation, WithBoundedCountsComesAfterOneThatTellsThem) {
       << "of their sum";
 }
 
-TEST(TrainerOperation, IsDeclaredOnGroupsWhoseMembersHaveTheSameRounds) {
+TEST(TrainerOperation, IsDeclaredOnGroupsWithEqualRounds) {
   auto inputs = inputs_of(SomeJob{});
   inputs.operations = {operation(Kind::all_reduce, GroupKind::dp, {Phase::forward, 1})};
   const auto planned = plan_program(inputs, {0});
@@ -135,7 +135,7 @@ TEST(TrainerOperation, ChangesNothingElseInAProgram) {
   }
 }
 
-TEST(TrainerOperation, ThatAProgramDoesNotHaveLeavesNoLineInItsText) {
+TEST(TrainerOperation, AbsentFromAProgramLeavesNoLine) {
   auto inputs = inputs_of(SomeJob{});
   const auto without = lines(plan_program(inputs, {0}).value());
   inputs.operations = as_a_lane_posts_them();

@@ -72,7 +72,7 @@ std::string refused(const UnitOrder& order, int units) {
   return done ? "" : done.error().message;
 }
 
-TEST(UnitOrder, IsWrittenOutBothWaysUnlessItIsTheUsualOne) {
+TEST(UnitOrder, IsWrittenBothWaysUnlessUsual) {
   EXPECT_EQ(normalised({{2, 0, 1}, {}}, 3).value(), (UnitOrder{{2, 0, 1}, {1, 0, 2}}));
   EXPECT_EQ(normalised({{}, {0, 1, 2}}, 3).value(), (UnitOrder{{0, 1, 2}, {0, 1, 2}}));
   EXPECT_EQ(normalised({{2, 0, 1}, {0, 1, 2}}, 3).value(), (UnitOrder{{2, 0, 1}, {0, 1, 2}}));
@@ -94,7 +94,7 @@ TEST(UnitOrder, NamesTheUnitThatIsMissingTwiceOrUnknown) {
             "the forward order has unit 0 at place 0, but there are 0 units, numbered from 0");
 }
 
-TEST(OrderRecorder, WritesDownBothWaysAndWhatWasNotUsedBehindThem) {
+TEST(OrderRecorder, WritesBothDirectionsAndUnusedUnitsBehind) {
   OrderRecorder recorder(4);
   for (const int unit : {2, 0, 3}) ASSERT_TRUE(recorder.uses(unit));
   const auto again = recorder.uses(0);
@@ -176,7 +176,7 @@ TEST(PlannedOrder, ThatIsTheUsualOneChangesNothing) {
 }
 
 /// Units of one size are alike but for their numbers.
-TEST(PlannedOrder, HidesAsMuchAndTakesTheSameMemoryTimeAndBytes) {
+TEST(PlannedOrder, HidesAsMuchForTheSameMemoryAndTime) {
   const SomeJob four{.units = 4, .rounds = 2};
   const OverlapCounts counts{.gathers = 16, .reductions = 8, .hidden_gathers = 12, .hidden_reductions = 6};
   EXPECT_EQ(overlap_of(plan_in(four, {{3, 1, 0, 2}, {}})), counts) << "as measured for the usual order";
@@ -227,7 +227,7 @@ TEST(PlannedOrder, OfAnyKindPassesTheCheckOfAllRanks) {
   }
 }
 
-TEST(PlannedOrder, OfOneRankThatIsAnotherIsNamedByEntry) {
+TEST(PlannedOrder, DifferingOnOneRankIsNamedByEntry) {
   const SomeJob job{.units = 3};
   const auto ours = plan_program(inputs_in(job, {{2, 0, 1}, {}}), {0}).value();
   const auto theirs = plan_program(inputs_in(job, {{2, 1, 0}, {}}), {1}).value();

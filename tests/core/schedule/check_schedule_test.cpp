@@ -87,7 +87,7 @@ TEST(CheckSchedule, NamesWhoWaitsForWhomWhenAllStandStill) {
       "for what F1 needs of stage 0");
 }
 
-TEST(CheckSchedule, RoomDecidesWhetherTwoThatSendWaitForEachOther) {
+TEST(CheckSchedule, RoomDecidesWhetherTwoSendersWaitForEachOther) {
   // The first stage sends all it has before it receives anything, the last one sends from the first on.
   auto schedule = schedule_of({ScheduleKind::gpipe, 2, 1, 5});
   schedule.passes[1] = schedule_of({ScheduleKind::one_f_one_b, 2, 1, 5}).passes[1];

@@ -43,7 +43,7 @@ TEST(PipelineSchedule, InterleavedFollowsMegatronsTable) {
 
 // Figure 2 of Qi et al. 2023 in lists: the last stage keeps its weights' backwards for the end, the first
 // does them at once.
-TEST(PipelineSchedule, ZeroBubblePutsWeightsIntoTheGapsAtTheEnd) {
+TEST(PipelineSchedule, ZeroBubblePutsWeightsIntoTheLastGaps) {
   EXPECT_THAT(lines({ScheduleKind::zero_bubble, 3, 1, 4}),
               ElementsAre("F0 F1 F2 B0 W0 F3 B1 W1 B2 W2 B3 W3", "F0 F1 B0 F2 B1 W0 F3 B2 W1 B3 W2 W3",
                           "F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3"));

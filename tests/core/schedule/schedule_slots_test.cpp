@@ -11,7 +11,7 @@
 namespace troupe::core {
 namespace {
 
-TEST(ScheduleSlots, AreAsManyAsActivationsAreKeptAndNoTwoMicrobatchesShareOne) {
+TEST(ScheduleSlots, AreAsManyAsKeptActivationsAndNeverShared) {
   for (const ScheduleOptions& options :
        {ScheduleOptions{ScheduleKind::gpipe, 4, 1, 6}, ScheduleOptions{ScheduleKind::one_f_one_b, 4, 1, 9},
         ScheduleOptions{ScheduleKind::interleaved, 4, 3, 8},

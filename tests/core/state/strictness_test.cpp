@@ -177,7 +177,7 @@ TEST(Strictness, RanksWithTheSameUnexpectedKeysShareALine) {
             "Unexpected keys (requested, but not in the checkpoint): TenX on rank(s) 0-3, 5");
 }
 
-TEST(Strictness, RanksThatShareASetAreNamedWithTheirOwnKeysToo) {
+TEST(Strictness, RanksSharingASetAreNamedWithOwnKeys) {
   KeyRequests requests;
   requests.sets = {{"TenA", "TenX"}, {"TenB", "TenY"}, {}, {"OwnZ"}};
   requests.of_ranks = {{0, 2}, {1, 3}, {0, 3}, {1, 2}, {0, 2}};

@@ -62,7 +62,7 @@ TEST(Value, WhatJsonCannotSayHasATag) {
   EXPECT_EQ(value_text(-0.0).value(), R"({"$double":"8000000000000000"})");
 }
 
-TEST(Value, ItsTextIsCompactSortsPlainNamesAndKeepsTheOrderOfOthers) {
+TEST(Value, TextIsCompactAndSortsPlainNames) {
   const Value value = Map{{"z", List{}},
                           {"", Map{}},
                           {"\xc3\xa9\n\"", List{1, List{true, nullptr}, -3}},
@@ -72,7 +72,7 @@ TEST(Value, ItsTextIsCompactSortsPlainNamesAndKeepsTheOrderOfOthers) {
             R"({"":{},"a":{"$map":[[2,"x"],[1,{"$tuple":[]}]]},"z":[],"é\n\"":[1,[true,null],-3]})");
 }
 
-TEST(Value, TextOfAnySpellingIsReadUnlessANameComesTwice) {
+TEST(Value, TextOfAnySpellingIsReadUnlessNamesRepeat) {
   const Value value = Map{{"a", List{1, 2}}, {"b", Map{}}};
 
   EXPECT_EQ(parse_value(" { \"b\" : { } , \n\"a\":[1, 2]} ").value(), value);
@@ -83,7 +83,7 @@ TEST(Value, TextOfAnySpellingIsReadUnlessANameComesTwice) {
               HasSubstr("at (1,) is damaged or from a newer version: a map has the key 'a' twice"));
 }
 
-TEST(Value, TextThatNestsWithoutEndIsRefusedBeforeItsEnd) {
+TEST(Value, EndlesslyNestedTextIsRefusedEarly) {
   EXPECT_THAT(parse_value(std::string(10'000'000, '[')).error().message, HasSubstr("more than 64 levels"));
 }
 
@@ -179,7 +179,7 @@ TEST(Value, AnAccessorOfAnotherKindFindsNothing) {
   EXPECT_EQ(Value("a").as_bytes(), nullptr);
 }
 
-TEST(Value, StringsThatAreNotUtf8AreRefusedWithTheirPlace) {
+TEST(Value, NonUtf8StringsAreRefusedWithTheirPlace) {
   for (const auto* text :
        {"\xff", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82", "\xe0\x80\x80", "a\x80"}) {
     const auto result = to_json(Map{{"name", List{text}}});
@@ -278,7 +278,7 @@ RC_GTEST_PROP(Value, JsonIsRefusedOrStandsForOneValue, ()) {
   RC_ASSERT(value_from_json(to_json(*value).value()).value() == *value);
 }
 
-TEST(ValueDiff, NamesWhatIsOnOneSideOnlyAndWhatDiffers) {
+TEST(ValueDiff, NamesWhatIsOneSidedAndWhatDiffers) {
   const Value left = Map{{"a", 1}, {"list", List{1, 2, 3}}, {"same", "x"}, {"kind", 1}};
   const Value right = Map{{"same", "x"}, {"list", List{1, 5}}, {"kind", 1.0}, {"b", Map{{"c", 1}}}};
 

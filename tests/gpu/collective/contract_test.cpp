@@ -305,7 +305,7 @@ TEST_P(CollectiveContract, GroupsOnDifferentStreamsRunAtOnce) {
   for (const Bytes& buffer : second) EXPECT_TRUE(buffer == second_expected);
 }
 
-TEST_P(CollectiveContract, OneGroupOnTwoStreamsKeepsTheOrderOfPosting) {
+TEST_P(CollectiveContract, OneGroupOnTwoStreamsKeepsPostingOrder) {
   const auto second = stage.company->create_streams();
   const auto small_inputs = random_inputs(DType::f32, 10);
   const auto large_inputs = random_inputs(DType::f32, 200000);
@@ -331,7 +331,7 @@ TEST_P(CollectiveContract, OneGroupOnTwoStreamsKeepsTheOrderOfPosting) {
 }
 
 // Covers reduce-4.
-TEST_P(CollectiveContract, WrongUseIsRefusedByNameAndTheGroupGoesOn) {
+TEST_P(CollectiveContract, RefusesWrongUseByNameAndGoesOn) {
   Bytes buffer(64);
   const auto refusal = [&](Operation operation) {
     const auto result = stage.groups[0]->post(std::move(operation), stage.streams[0].get());

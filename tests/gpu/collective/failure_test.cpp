@@ -24,7 +24,7 @@ namespace {
 // The watchdog first: it outlives the company, whose end waits for its streams.
 class CollectiveFailure : private Watchdog, public CollectiveContract {};
 
-TEST_P(CollectiveFailure, AMemberThatDoesNotComeEndsTheOthersAtTheirDeadline) {
+TEST_P(CollectiveFailure, AbsentMemberEndsTheOthersAtTheirDeadline) {
   if (n == 1) GTEST_SKIP() << "nobody to wait for";
   std::vector<std::shared_ptr<OperationStatus>> statuses;
   for (int i = 0; i + 1 < n; ++i) {
@@ -46,7 +46,7 @@ TEST_P(CollectiveFailure, AMemberThatDoesNotComeEndsTheOthersAtTheirDeadline) {
   EXPECT_EQ(message_of(*later), message_of(*statuses[0])) << "a group that failed once stays so";
 }
 
-TEST_P(CollectiveFailure, AMemberThatNeverComesEndsTheSetUpAtItsDeadline) {
+TEST_P(CollectiveFailure, AbsentMemberEndsTheSetUpAtItsDeadline) {
   if (n == 1) GTEST_SKIP() << "nobody to wait for";
   if (!stage.traits().runs_in_real_time) GTEST_SKIP() << "nobody may wait in simulation";
   auto options = stage.company->options_of(0, "late", core::Epoch{1});
@@ -72,7 +72,7 @@ TEST_P(CollectiveFailure, AbortEndsWhatRunsAndWhatComesLater) {
   }
 }
 
-TEST_P(CollectiveFailure, LeavesWhatAMemberGaveToAGatherInPlace) {
+TEST_P(CollectiveFailure, LeavesAGathersInputInPlace) {
   if (n == 1) GTEST_SKIP() << "nobody to wait for";
   constexpr std::size_t kPart = 5000;
   std::vector<std::vector<float>> values;
@@ -97,7 +97,7 @@ TEST_P(CollectiveFailure, LeavesWhatAMemberGaveToAGatherInPlace) {
   }
 }
 
-TEST_P(CollectiveFailure, AMemberThatIsGoneIsNamedWithItsAddress) {
+TEST_P(CollectiveFailure, LostMemberIsNamedWithItsAddress) {
   if (n == 1 || std::get<0>(GetParam()) != BackendKind::tcp) GTEST_SKIP() << "only TCP has addresses";
   const auto lost = std::to_string(stage.company->options_of(n - 1, "dp", {}).self.value);
   stage.groups.back().reset();

@@ -112,7 +112,7 @@ TEST_F(FlightRecord, HoldsWhatARankDoes) {
   EXPECT_EQ(operations[1].code, Errc::peer_lost);
 }
 
-TEST_F(FlightRecord, KeepsTheLastOperationsAndAllThatAreNotOver) {
+TEST_F(FlightRecord, KeepsTheLastOperationsAndAllUnfinishedOnes) {
   const FlightTrack track(group(open()), 1);
   auto* const open_one = track.posted(all_reduce(1), 0);
   ASSERT_NE(open_one, nullptr);

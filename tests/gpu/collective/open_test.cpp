@@ -68,7 +68,7 @@ void make_groups(RankOfTwoHosts& rank, int number, Rendezvous& rendezvous) {
   rank.of_all = std::move(*of_all);
 }
 
-TEST(OpenCollectives, ChoosesForEachGroupByTheHostsOfItsMembers) {
+TEST(OpenCollectives, ChoosesForEachGroupByItsMembersHosts) {
   MemoryRendezvous rendezvous;
   std::array<RankOfTwoHosts, 4> ranks;
   {

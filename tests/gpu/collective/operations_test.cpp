@@ -114,7 +114,7 @@ TEST(PrepareOperation, TakesRowsThatAreNamedOften) {
       << "none of them";
 }
 
-TEST(PrepareOperation, TakesAPartInPlaceOnlyAtItsOwnPlace) {
+TEST(PrepareOperation, TakesAPartInPlaceOnlyAtItsPlace) {
   const Operation own{.kind = OperationKind::reduce_scatter, .input = in(6), .output = out(2, 2)};
 
   EXPECT_TRUE(prepare(own, 1, 3).has_value());

@@ -91,7 +91,7 @@ TEST_P(PeersOn, AddUpPiecesOfMemoryThatOthersOwn) {
   EXPECT_THAT(second, ::testing::Each(ElementsAre(300)));
 }
 
-TEST_P(PeersOn, RunWhatIsPostedInTheOrderOfTheCalls) {
+TEST_P(PeersOn, RunWhatIsPostedInCallOrder) {
   connect(2);
   std::vector<std::vector<float>> values(2, std::vector<float>{1, 2});
   at_once(2, [&](std::size_t i) {
@@ -108,7 +108,7 @@ TEST_P(PeersOn, RunWhatIsPostedInTheOrderOfTheCalls) {
   EXPECT_THAT(values, ::testing::Each(ElementsAre(1 << 21, 1 << 22)));
 }
 
-TEST_P(PeersOn, WaitNoLongerThanTheirLimitAndTheOperationGoesOn) {
+TEST_P(PeersOn, WaitWithinTheirLimitWhileTheOperationGoesOn) {
   connect(2);
   std::vector<float> own{1}, other{2};
   const auto posted = members[0]->post(sum_over({view_of_all(own)})).value();

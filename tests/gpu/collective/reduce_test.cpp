@@ -53,7 +53,7 @@ TEST(ReduceInOrder, LetsIntegersWrapAround) {
             std::vector<std::int8_t>{-128});
 }
 
-TEST(ReduceInOrder, ShowsANanInMinAndMaxWhereverItIs) {
+TEST(ReduceInOrder, ShowsANanInMinAndMax) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const ReduceOp op : {ReduceOp::min, ReduceOp::max}) {
     EXPECT_TRUE(std::isnan(reduce<float>(core::DType::f32, op, {{nan}, {1}, {2}})[0]));

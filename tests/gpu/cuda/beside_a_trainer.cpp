@@ -59,7 +59,7 @@ class Capture {
   cudaStream_t stream_ = nullptr;
 };
 
-TEST_F(CudaBesideATrainer, LetsACaptureGoOnWhateverItIsAskedFor) {
+TEST_F(CudaBesideATrainer, LetsACaptureGoOnWhateverIsAsked) {
   const auto use = [&] {
     const Buffer there = device_->allocate(400).value();
     const Buffer here = device_->allocate_staging(400).value();

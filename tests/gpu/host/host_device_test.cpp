@@ -26,7 +26,7 @@ class HostDevice : public testing::Test {
   std::unique_ptr<Device> device_ = open_host_device().value();
 };
 
-TEST_F(HostDevice, NamesTheThreadAfterItsStreamAsFarAsLinuxAllows) {
+TEST_F(HostDevice, NamesItsThreadAfterTheStreamWithinLinuxsLimit) {
   std::promise<std::string> name;
   auto one = stream("communication-with-others");
 
@@ -108,7 +108,7 @@ TEST_F(HostDevice, ACompletionMayComeFromAnotherThread) {
   EXPECT_TRUE(one->synchronize(60s));
 }
 
-TEST_F(HostDevice, AStreamReleasesWhatATaskCapturedBeforeTheNextTaskRuns) {
+TEST_F(HostDevice, StreamReleasesATasksCapturesBeforeTheNextRuns) {
   auto one = stream("one");
   auto captured = std::make_shared<int>(1);
   std::weak_ptr<int> seen = captured;

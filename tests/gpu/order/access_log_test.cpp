@@ -53,14 +53,14 @@ TEST_F(AccessLogTest, FindsNothingBetweenReaders) {
   EXPECT_TRUE(reading(kCommunication, "b", 0, 64).empty());
 }
 
-TEST_F(AccessLogTest, FindsNothingWhereOneLineHasWaitedForTheOther) {
+TEST_F(AccessLogTest, FindsNothingWhereOneLineAwaitedTheOther) {
   EXPECT_TRUE(writing(kUpdate, "a", 0, 64).empty());
   let_wait(kCommunication, kUpdate);
   EXPECT_TRUE(reading(kCommunication, "b", 0, 64).empty());
   EXPECT_TRUE(writing(kCommunication, "c", 0, 64).empty());
 }
 
-TEST_F(AccessLogTest, NamesAReaderThatDidNotWaitForTheWriter) {
+TEST_F(AccessLogTest, NamesAReaderThatDidNotAwaitTheWriter) {
   EXPECT_TRUE(writing(kUpdate, "tree_sum", 0, 32).empty());
   const auto found = reading(kCommunication, "all_gather", 16, 32);
 
@@ -74,7 +74,7 @@ TEST_F(AccessLogTest, NamesAReaderThatDidNotWaitForTheWriter) {
       "and let stream communication wait for it before all_gather");
 }
 
-TEST_F(AccessLogTest, NamesAWriterThatDidNotWaitForAnyOfTheReaders) {
+TEST_F(AccessLogTest, NamesAWriterThatAwaitedNoReader) {
   EXPECT_TRUE(reading(kCommunication, "b", 0, 8).empty());
   EXPECT_TRUE(reading(3, "c", 0, 8).empty());
   let_wait(kUpdate, kCommunication);
@@ -86,7 +86,7 @@ TEST_F(AccessLogTest, NamesAWriterThatDidNotWaitForAnyOfTheReaders) {
   EXPECT_FALSE(found[0].earlier_writes);
 }
 
-TEST_F(AccessLogTest, FindsAReaderBehindALaterReaderOfItsOwnLine) {
+TEST_F(AccessLogTest, FindsAReaderBehindItsLinesLaterReader) {
   EXPECT_TRUE(reading(kCommunication, "b", 0, 64).empty());
   let_wait(kUpdate, kCommunication);
   EXPECT_TRUE(reading(kCommunication, "later", 0, 64).empty());
@@ -110,7 +110,7 @@ TEST_F(AccessLogTest, IgnoresMemoryThatItWasNotToldOf) {
   EXPECT_TRUE(found.empty());
 }
 
-TEST_F(AccessLogTest, FindsMemoryThatIsFreedWhileATaskMayTouchIt) {
+TEST_F(AccessLogTest, FindsMemoryFreedWhileATaskMayTouchIt) {
   EXPECT_TRUE(reading(kCommunication, "all_gather", 8, 8).empty());
   std::vector<OrderConflict> found;
   log_.remove(view(0, 64), task(kUpdate, "Buffer"), clocks_[kUpdate], found);

@@ -113,7 +113,7 @@ TEST_F(CheckedDeviceTest, KnowsWhatAMessageBringsFromANotification) {
   EXPECT_EQ(found_.size(), 1u);
 }
 
-TEST_F(CheckedDeviceTest, FindsAHostThatWritesWhatATaskMayStillRead) {
+TEST_F(CheckedDeviceTest, FindsAHostThatWritesUnreadMemory) {
   copy(a_.view(), b_.view(), communication_.get());
   declare(*device_, "filling", {}, {a_.view()});
 
@@ -122,7 +122,7 @@ TEST_F(CheckedDeviceTest, FindsAHostThatWritesWhatATaskMayStillRead) {
                                     "stream communication may still read")));
 }
 
-TEST_F(CheckedDeviceTest, FindsMemoryThatIsFreedWhileATaskMayTouchIt) {
+TEST_F(CheckedDeviceTest, FindsMemoryFreedWhileATaskMayTouchIt) {
   zero(a_.view(), update_.get());
   run();
   a_ = {};

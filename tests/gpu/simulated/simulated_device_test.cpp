@@ -57,7 +57,7 @@ TEST_F(SimulatedDeviceTest, NothingRunsInsideTheCallThatEnqueuesIt) {
   EXPECT_TRUE(ran);
 }
 
-TEST_F(SimulatedDeviceTest, AReaderThatForgetsToWaitSeesTheOldBytes) {
+TEST_F(SimulatedDeviceTest, ReaderThatForgetsToWaitSeesOldBytes) {
   auto writer = stream("writer");
   auto reader = stream("reader");
   int value = 0;

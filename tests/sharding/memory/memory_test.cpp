@@ -182,7 +182,7 @@ TEST_P(PeakMemory, IsWhatThePlanSaysWithinATwentieth) {
 }
 
 // Covers unit-38, unit-40, unit-42.
-TEST_P(PeakMemory, AtRestIsThatOfTheShardsAndAMebibyte) {
+TEST_P(PeakMemory, AtRestIsTheShardsAndAMebibyte) {
   const auto outcome = run(GetParam());
 
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;

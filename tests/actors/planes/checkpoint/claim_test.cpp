@@ -31,7 +31,7 @@ class Claim : public testing::Test {
   SimulatedStorage disk_{{}};
 };
 
-TEST_F(Claim, KeepsEarlierEpochsOfTheJobAwayAndNobodyElse) {
+TEST_F(Claim, KeepsOnlyEarlierEpochsOfTheJobAway) {
   EXPECT_TRUE(check_claim(disk_, of(1))) << "nobody has claimed it";
 
   ASSERT_TRUE(claim_directory(disk_, of(3)));

@@ -59,7 +59,7 @@ void at_every_operation(const std::function<void(Storage&)>& prepare,
   }
 }
 
-TEST(CheckpointDirectory, HoldsTheOldStateOrTheWholeNewCheckpointWhateverFailsAndWheneverPowerGoes) {
+TEST(CheckpointDirectory, HoldsOldStateOrNewCheckpointWhateverFails) {
   const auto old = small_checkpoint(3);
   const auto next = small_checkpoint(5);
 
@@ -75,7 +75,7 @@ TEST(CheckpointDirectory, HoldsTheOldStateOrTheWholeNewCheckpointWhateverFailsAn
                      });
 }
 
-TEST(CheckpointDirectory, IsNotCommittedWithAManifestThatReadersWouldRefuse) {
+TEST(CheckpointDirectory, CommitsNoManifestThatReadersWouldRefuse) {
   SimulatedStorage disk({});
   ASSERT_TRUE(disk.make_directory("step_00000005.tmp-1"));
 
@@ -90,7 +90,7 @@ TEST(CheckpointDirectory, IsNotCommittedWithAManifestThatReadersWouldRefuse) {
   EXPECT_TRUE(commit_checkpoint(disk, "step_00000005.tmp-1", "step_00000005", "a manifest", 10));
 }
 
-TEST(CheckpointDirectory, AfterAFailedSaveTheSameStepCanBeSaved) {
+TEST(CheckpointDirectory, AllowsSavingTheStepOfAFailedSaveAgain) {
   const auto next = small_checkpoint(5);
 
   at_every_operation([&](Storage&) {}, [&](Storage& disk) { return store(disk, next); },
@@ -104,7 +104,7 @@ TEST(CheckpointDirectory, AfterAFailedSaveTheSameStepCanBeSaved) {
                      });
 }
 
-TEST(CheckpointDirectory, PutsTheNewOneInPlaceOfADamagedOneOrLeavesThatVisible) {
+TEST(CheckpointDirectory, ReplacesADamagedOneOrLeavesItVisible) {
   const auto next = small_checkpoint(5);
 
   at_every_operation(
@@ -131,7 +131,7 @@ TEST(CheckpointDirectory, PutsTheNewOneInPlaceOfADamagedOneOrLeavesThatVisible) 
       });
 }
 
-TEST(CheckpointDirectory, NeverReplacesAGoodOneThoughItCannotBeReadAtTheMoment) {
+TEST(CheckpointDirectory, NeverReplacesAGoodOneThatIsTemporarilyUnreadable) {
   const auto good = small_checkpoint(5);
 
   at_every_operation([&](Storage& disk) { ASSERT_TRUE(store(disk, good)); },
@@ -255,7 +255,7 @@ TEST(CheckpointDirectory, OnlyGoodOnesCountWhenPruning) {
   EXPECT_TRUE(is_whole(disk, small_checkpoint(2)));
 }
 
-TEST(CheckpointDirectory, WhatWasJustCommittedStaysThoughNewerOnesOfAnotherRunAreThere) {
+TEST(CheckpointDirectory, KeepsTheLastCommitBesideNewerForeignOnes) {
   auto disk = disk_of(0);
   for (int step : {3, 4, 5, 6}) ASSERT_TRUE(store(disk, small_checkpoint(step)));
   // Training went back to step 3, perhaps because the bits of 5 and 6 are not what they were.
@@ -280,7 +280,7 @@ TEST(CheckpointDirectory, RetentionOfNothingKeepsAll) {
   EXPECT_THAT(steps_in(disk), ElementsAre(3, 2, 1));
 }
 
-TEST(CheckpointDirectory, OneThatCannotBeReadIsNeitherCountedNorRemoved) {
+TEST(CheckpointDirectory, NeitherCountsNorRemovesAnUnreadableOne) {
   auto disk = disk_of(0);
   for (int step : {1, 2, 3}) ASSERT_TRUE(store(disk, small_checkpoint(step)));
   auto options = SimulatedStorageOptions{};

@@ -264,7 +264,7 @@ class Company {
   int committed_ = 0;
 };
 
-TEST(Saves, InAnyOrderOfEventsNobodyWaitsForEverAndNoInvariantBreaks) {
+TEST(Saves, NeitherHangNorBreakInvariantsInAnyEventOrder) {
   int committed = 0;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     Company company(seed);

@@ -84,7 +84,7 @@ class CheckpointPlaneOnDisk : public ::testing::Test {
   std::vector<gpu::BufferView> memory_;
 };
 
-TEST_F(CheckpointPlaneOnDisk, FilesAreDurableOnlyAfterTheLastByteOfEachWasSynced) {
+TEST_F(CheckpointPlaneOnDisk, FilesAreDurableOnlyAfterTheirLastSyncedByte) {
   FsyncLog log;
 
   const auto durable = save(true);
@@ -99,7 +99,7 @@ TEST_F(CheckpointPlaneOnDisk, FilesAreDurableOnlyAfterTheLastByteOfEachWasSynced
   EXPECT_THAT(log.take(), ElementsAreArray(whole));
 }
 
-TEST_F(CheckpointPlaneOnDisk, FilesThatNeedNotSurviveThePowerAreNotSynced) {
+TEST_F(CheckpointPlaneOnDisk, FilesThatMayVanishWithPowerAreNotSynced) {
   FsyncLog log;
 
   const auto durable = save(false);

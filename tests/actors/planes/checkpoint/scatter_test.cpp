@@ -25,7 +25,7 @@ struct LongRows {
   }
 };
 
-TEST(StraightRuns, AreWhereATargetHasWholeRowsAsTheyAreStored) {
+TEST(StraightRuns, ExistWhereATargetHoldsWholeStoredRows) {
   LongRows rows;
 
   const auto runs = rows.runs({"a", DType::bf16, {8, 131072}, {{1, 0}, {3, 131072}}, false});
@@ -36,7 +36,7 @@ TEST(StraightRuns, AreWhereATargetHasWholeRowsAsTheyAreStored) {
   EXPECT_EQ(runs[0].memory.size(), 2 * 262144U);
 }
 
-TEST(StraightRuns, AreNotWhereElementsAreConvertedOrStretchesAreShort) {
+TEST(StraightRuns, AreMissingWhereElementsAreConvertedOrStretchesShort) {
   LongRows rows;
 
   EXPECT_TRUE(rows.runs({"a", DType::f32, {8, 131072}, {{2, 0}, {2, 131072}}, false}).empty());

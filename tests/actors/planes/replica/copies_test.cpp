@@ -88,7 +88,7 @@ class Copies : public testing::Test {
   SimulatedStorage other_{SimulatedStorageOptions{}};
 };
 
-TEST_F(Copies, AreNotSealedWithAManifestThatReadersWouldRefuse) {
+TEST_F(Copies, AreNotSealedWithAManifestReadersWouldRefuse) {
   ASSERT_TRUE(make_copy_directory(storage_, kName, kOwner));
   core::CopyManifest manifest;
   manifest.name = kName;
@@ -216,7 +216,7 @@ TEST_F(Copies, ThatWereAlteredAreNeitherReadNorSent) {
   }
 }
 
-TEST_F(Copies, ThatAreTornOrOfAnotherJobAreNotHeld) {
+TEST_F(Copies, TornOrOfAnotherJobAreNotHeld) {
   write_copy(storage_);
   EXPECT_THAT(find_copies(storage_, {4})->passed_over,
               ElementsAre(HasSubstr("saved by 8 ranks, this job has 4")));
@@ -227,7 +227,7 @@ TEST_F(Copies, ThatAreTornOrOfAnotherJobAreNotHeld) {
   EXPECT_THAT(find_copies(storage_, {8})->held, IsEmpty());
 }
 
-TEST_F(Copies, InADirectoryThatCannotBeListedAreNamedAndAFileOfItsNameIsNot) {
+TEST_F(Copies, ReportUnreadableDirectoriesButIgnoreFilesOfTheirName) {
   write_copy(storage_);
   ASSERT_TRUE(storage_.create("step_00000009-0000000000000001"));
   FaultyStorage faulty(storage_);

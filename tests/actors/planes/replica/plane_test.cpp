@@ -67,7 +67,7 @@ TEST_F(ReplicaPlaneOfTwo, AnAbortEndsWhatTheGroupDoes) {
 }
 
 // Covers local-12.
-TEST_F(ReplicaPlaneOfTwo, AnAbortReachesAGroupThatIsMadeAfterIt) {
+TEST_F(ReplicaPlaneOfTwo, AbortReachesAGroupMadeAfterIt) {
   plane_->abort({core::Errc::peer_lost, "rank 1 is gone"});
   plane_->abort({core::Errc::aborted, "the session ended"});
 

@@ -59,7 +59,7 @@ messages::Failure reason() {
   return {true, core::Errc::peer_lost, "rank 3 is gone"};
 }
 
-TEST(AbortCollectives, EndsWhatRunsInEveryGroupOfTheRankAtOnce) {
+TEST(AbortCollectives, EndsWhatRunsInEveryGroupOfTheRank) {
   const auto entries = LonelyRank().launches().size();
   ASSERT_EQ(entries, 4u) << "a sum in the inner group, one in the outer, the verdict, a gather";
   for (const auto entry : core::indices<core::PlanEntryIndex>(entries)) {

@@ -21,7 +21,7 @@ TrainingPlan job_of_two_ranks() {
 
 // Backward is only enqueued when its gradients are said to be ready; in virtual time it takes far longer than
 // what follows it.
-TEST(ComputeStream, IsAwaitedByTheReductionOfWhatItWasGiven) {
+TEST(ComputeStream, IsAwaitedByTheReductionOfItsWork) {
   const TrainingPlan plan = job_of_two_ranks();
   gpu::ManualTimeline timeline;
   gpu::SimulatedFabric fabric(timeline);

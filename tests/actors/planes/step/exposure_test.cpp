@@ -15,13 +15,13 @@ BusyMoment moment(int at, int communication, int optimizer = 0) {
   return {nanoseconds(at), nanoseconds(communication), nanoseconds(optimizer)};
 }
 
-TEST(Exposure, OfATrainerOnTheHostIsTheWholeWait) {
+TEST(Exposure, OfAHostTrainerIsTheWholeWait) {
   const auto cost = exposure(moment(100, 10), moment(160, 50), nullptr);
   EXPECT_EQ(cost.total.count(), 60);
   EXPECT_EQ(cost.communication.count(), 40);
 }
 
-TEST(Exposure, IsTheOptimizersAsFarAsItIsNotThatOfCommunication) {
+TEST(Exposure, CountsWaitsNotForCommunicationAsTheOptimizers) {
   const auto apart = exposure(moment(100, 10, 5), moment(160, 30, 20), nullptr);
   EXPECT_EQ(apart.communication.count(), 20);
   EXPECT_EQ(apart.optimizer.count(), 15);

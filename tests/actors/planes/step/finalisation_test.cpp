@@ -125,7 +125,7 @@ TEST(AverageInCollective, DividesTheSumBeforeItIsRounded) {
   }
 }
 
-TEST(AverageInCollective, WithSeveralLanesOfARankDividesByAllOfThem) {
+TEST(AverageInCollective, DividesByAllLanesOfARankWithSeveral) {
   auto options = fast(core::Strategy::ddp);
   options.lanes = 6;
   options.average_in_collective = true;
@@ -142,7 +142,7 @@ TEST(AverageInCollective, WithSeveralLanesOfARankDividesByAllOfThem) {
 
 /// As Megatron-Core's param_name_patterns_for_fp32_local_accumulation.
 // Covers buffer-9, buffer-11, buffer-13.
-TEST(F32Gradients, AreAddedUpInF32AndRoundedWhenTheyAreSent) {
+TEST(F32Gradients, AreSummedInF32AndRoundedWhenSent) {
   for (const auto strategy : {core::Strategy::ddp, core::Strategy::zero1, core::Strategy::zero2}) {
     auto options = fast(strategy);
     options.average = false;

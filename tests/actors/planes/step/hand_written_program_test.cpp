@@ -235,7 +235,7 @@ TEST(HandWrittenProgram, TakesNoWaitThatItsEntriesDoNotName) {
   EXPECT_EQ(std::ranges::count(job.seen[0].log, "communication waits for 0"), 0);
 }
 
-TEST(HandWrittenProgram, TakesStagingCreditsInTurnAndWaitsUntilTheyAreGivenBack) {
+TEST(HandWrittenProgram, TakesStagingCreditsInTurnAndAwaitsTheirReturn) {
   Job job([](core::Program& program) {
     for (int i = 0; i < 3; ++i) add(program, total_beside_own());
   });
@@ -277,7 +277,7 @@ TEST(HandWrittenProgram, RepeatsWhatIsDoneForEachChunk) {
 
 /// Nothing is sent to a group that is not the program's.
 // Covers finish-1, reduce-7.
-TEST(Groups, ThatAreMissingOrHaveOtherMembersAreNamedBeforeAnythingIsSent) {
+TEST(Groups, MissingOrOfOtherMembersAreNamedBeforeSending) {
   const auto refusal = [](const std::function<void(DataPlaneGroups&, gpu::CollectiveBackend&)>& spoil) {
     Job job([](core::Program& program) { add(program, total(Mark::prepared)); });
     gpu::SimulatedFabric other(job.timeline);

@@ -106,7 +106,7 @@ void expect_rounded_once(const Job& job) {
 }
 
 // Covers buffer-13.
-TEST(NarrowWire, IsSummedInFp32OfValuesThatWereRoundedOnce) {
+TEST(NarrowWire, SumsOnceRoundedValuesInFp32) {
   for (const auto numerics : {core::Numerics::fast, core::Numerics::ordered}) {
     for (const auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
       for (const int ranks : {2, 3, 4, 8, 20}) {
@@ -118,7 +118,7 @@ TEST(NarrowWire, IsSummedInFp32OfValuesThatWereRoundedOnce) {
   }
 }
 
-TEST(NarrowWire, IsSummedAxisByAxisOfCopiesOfTheOptimizer) {
+TEST(NarrowWire, SumsAxisByAxisOverCopiesOfTheOptimizer) {
   for (const int instances : {2, 4}) {
     for (const std::int64_t staging : {0, 50}) {
       expect_rounded_once({core::Strategy::zero1, core::Numerics::fast, 8, instances, 1000, staging, true});

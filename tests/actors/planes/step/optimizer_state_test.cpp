@@ -71,7 +71,7 @@ TEST(OptimizerState, IsStoredByTheNamesOfPyTorch) {
 }
 
 // Covers whole-24, state-15.
-TEST(OptimizerState, OfAMatrixThatMuonStepsIsOnOneRank) {
+TEST(OptimizerState, OfAMuonMatrixIsOnOneRank) {
   for (const int ranks : {1, 2, 3, 4, 8}) {
     std::vector<core::ParameterSpec> parameters{parameter("vector", {501}, 1)};
     for (int i = 0; i < 9; ++i)
@@ -93,7 +93,7 @@ TEST(OptimizerState, OfAMatrixThatMuonStepsIsOnOneRank) {
   }
 }
 
-TEST(OptimizerState, TakesTheMemoryOfItsStatesAndTheScratchOfTheLargestMatrix) {
+TEST(OptimizerState, TakesMemoryForStatesAndTheLargestMatrixsScratch) {
   const auto device = gpu::open_host_device().value();
   const auto bytes = [&](OptimizerKind kind) {
     const auto plan = plan_of({parameter("w", {128, 64}, 0)}, {{1, {.kind = kind}}}, 1, core::Strategy::ddp);

@@ -32,7 +32,7 @@ float gradient_of(int rank, std::size_t element) {
 
 /// Low precision on the wire, one rounding of the sum.
 // Covers reduce-2.
-TEST(NarrowGradients, AreSummedInFp32AndRoundedOnceAndNotAfterEveryAddition) {
+TEST(NarrowGradients, AreSummedInFp32AndRoundedOnce) {
   for (int ranks : {3, 4, 8}) {
     for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
       Planes planes(narrow_job(ranks, strategy, false));
@@ -69,7 +69,7 @@ TEST(NarrowGradients, AreSummedInFp32AndRoundedOnceAndNotAfterEveryAddition) {
 }
 
 // Covers reduce-3.
-TEST(NarrowGradients, ScaledByAPowerOfTwoFirstHaveTheBitsOfTheScaledSum) {
+TEST(NarrowGradients, PrescaledByPowersOfTwoScaleTheSumExactly) {
   for (int ranks : {2, 4, 8}) {
     Planes planes(narrow_job(ranks, core::Strategy::ddp, true));
     for (int rank = 0; rank < ranks; ++rank) {
@@ -91,7 +91,7 @@ TEST(NarrowGradients, ScaledByAPowerOfTwoFirstHaveTheBitsOfTheScaledSum) {
 
 /// grad_sync of Megatron-Core's matrix: ones become one where the gradient is reduced.
 // Covers buffer-3.
-TEST(GradientSync, OfOnesIsOneAtTheOwnerAndWhoDoesNotOwnKeepsItsSummand) {
+TEST(GradientSync, SumsOnlyAtTheOwner) {
   core::TrainingOptions options;
   options.numerics = core::Numerics::fast;
   for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
@@ -112,7 +112,7 @@ TEST(GradientSync, OfOnesIsOneAtTheOwnerAndWhoDoesNotOwnKeepsItsSummand) {
 }
 
 /// What other buckets bring waits for its place until slow sums have read what came there before.
-TEST(OrderedGradients, AreSummedAsTheyCameHoweverLongTheSumsTake) {
+TEST(OrderedGradients, AreSummedAsTheyCameHoweverLongSumsTake) {
   constexpr std::uint32_t kBucketCount = 6;
   core::TrainingOptions options;
   options.strategy = core::Strategy::zero1;

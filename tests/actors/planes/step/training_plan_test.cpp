@@ -140,7 +140,7 @@ TEST(TrainingPlan, HasOneLaneARankUnlessToldOtherwise) {
 }
 
 /// No shard cuts a block of 32, which begin with their parameter, whatever is sharded over how many ranks.
-TEST(TrainingPlan, KeepsBlocksOfParametersThatAreGatheredInThemWhole) {
+TEST(TrainingPlan, KeepsBlocksOfBlockGatheredParametersWhole) {
   for (const auto strategy : {core::Strategy::ddp, core::Strategy::zero1, core::Strategy::zero3}) {
     for (const int ranks : {1, 3, 8, 256}) {
       for (const auto optimizer : {core::OptimizerKind::adamw, core::OptimizerKind::muon}) {
@@ -175,7 +175,7 @@ TEST(TrainingPlan, KeepsBlocksOfParametersThatAreGatheredInThemWhole) {
 }
 
 // Covers layout-10.
-TEST(TrainingPlan, GivesEachDtypeABufferAndEachParameterAPlaceInIt) {
+TEST(TrainingPlan, GivesDtypesTheirBuffersAndParametersTheirPlaces) {
   auto parameters = three_parameters();
   parameters[1].dtype = core::DType::bf16;
 
@@ -195,7 +195,7 @@ TEST(TrainingPlan, GivesEachDtypeABufferAndEachParameterAPlaceInIt) {
   }
 }
 
-TEST(TrainingPlan, NumbersBucketsInTheOrderOfBackwardThoughTheirDtypesTakeTurns) {
+TEST(TrainingPlan, NumbersBucketsInBackwardOrderThoughDtypesAlternate) {
   const auto narrow = core::DType::bf16;
   core::TrainingOptions options;
   options.bucket_elements = 1;
@@ -212,7 +212,7 @@ TEST(TrainingPlan, NumbersBucketsInTheOrderOfBackwardThoughTheirDtypesTakeTurns)
 
 /// Σ over ranks of what they own = all elements of all parameters, once per instance of the optimizer.
 // Covers buffer-15.
-TEST(TrainingPlan, ShardsOfTheOptimizerCoverEveryElementOnceAnInstance) {
+TEST(TrainingPlan, CoversEveryElementByOneOptimizerShardPerInstance) {
   for (int instances : {1, 2}) {
     auto options = eight_lanes();
     options.optimizer_instances = instances;
@@ -248,7 +248,7 @@ Memory memory_of(core::Strategy strategy, core::OptimizerKind kind, int ranks, c
   return memory;
 }
 
-TEST(Arena, TakesOneRanksPartOfTheOptimizerStateWhenItIsSharded) {
+TEST(Arena, TakesOneRanksPartOfShardedOptimizerState) {
   for (int ranks : {1, 2, 4, 8}) {
     const auto n = static_cast<std::size_t>(ranks);
     for (auto dtype : {core::DType::f32, core::DType::bf16}) {
@@ -285,7 +285,7 @@ TEST(Arena, TakesWhatItsFormulaSays) {
 }
 
 /// As many gradient slots as lanes of the rank are on the stack at once: log2 of them and one, at most.
-TEST(Arena, KeepsAsManyGradientSlotsAsTheDeepestLaneNeeds) {
+TEST(Arena, KeepsGradientSlotsForTheDeepestLane) {
   for (auto [lanes, ranks, slots] :
        {std::array{1, 1, 1}, {4, 4, 1}, {8, 4, 2}, {3, 1, 2}, {4, 1, 3}, {8, 1, 4}}) {
     core::TrainingOptions options;
@@ -311,7 +311,7 @@ TEST(Arena, SaysWhatDoesNotFit) {
 }
 
 /// 16 bytes of bf16: what NCCL and the kernels' packs want. lcm(ranks, 128) gives that for 16 ranks at most.
-TEST(TrainingPlan, ShardsBeginAtMultiplesOfEightElementsOnAnyNumberOfRanks) {
+TEST(TrainingPlan, ShardsBeginAtMultiplesOfEightElements) {
   for (const auto strategy : {core::Strategy::zero1, core::Strategy::zero3}) {
     for (const int ranks : {1, 2, 3, 6, 16, 32, 64, 96, 256}) {
       core::TrainingOptions options;

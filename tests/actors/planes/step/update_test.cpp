@@ -81,7 +81,7 @@ TrainingPlan two_buckets() {
   return plan_training({{"a", {1000}}, {"b", {3000}}}, options, {1}).value();
 }
 
-TEST(Update, OfTwoBucketsThatAreEnqueuedAtOnceCountsOnce) {
+TEST(Update, OfTwoBucketsEnqueuedAtOnceCountsOnce) {
   Plane plane(two_buckets());
   plane.device.between = [&] { plane.data->perform(StepShard{{0}, {1}, true, 0.1, 1}); };
 
@@ -93,7 +93,7 @@ TEST(Update, OfTwoBucketsThatAreEnqueuedAtOnceCountsOnce) {
 }
 
 // Covers buffer-12, finish-12, unit-20.
-TEST(Update, ClearsOnlyTheSlotsThatTheReductionReadButAllAfterARefusedStep) {
+TEST(Update, ClearsOnlyReducedSlotsButAllAfterRefusals) {
   core::TrainingOptions options;
   options.lanes = 8;
   Plane plane(plan_training({{"w", {100}}}, options, {1}).value());

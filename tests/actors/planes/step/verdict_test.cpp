@@ -94,7 +94,7 @@ TEST(Verdict, TellsEveryRankWhatAnyRankWishes) {
 }
 
 // Covers finish-16.
-TEST(Verdict, CountsNaNAndInfOfAllRanksAndKeepsALossThatIsNaN) {
+TEST(Verdict, CountsNonFiniteGradientsAndLossesOfAllRanks) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
   auto words = reduced({words_of({nan, 1, -infinity}, {{{0}, std::nan("")}, {{1}, -infinity}}, false),
@@ -136,7 +136,7 @@ TEST(Verdict, TakesWeightsThatAreTheDivisorsForNone) {
   }
 }
 
-TEST(Verdict, CountsLanesWithoutAWeightOnlyWhereOthersHaveOne) {
+TEST(Verdict, CountsUnweightedLanesOnlyWhereOthersHaveWeights) {
   auto none = reduced({words_of({}, {{{0}, 1}, {{1}, 2}}, false), words_of({}, {{{2}, 3}}, false)});
   auto one = reduced({words_of({}, {{{0}, 1}, {{1}, 2}}, false), words_of({}, {{{2}, 3, 1}}, false)});
 

@@ -89,7 +89,7 @@ TEST(RanksInC, RefuseALearningRateThatIsNoNumber) {
        });
 }
 
-TEST(RanksInC, HearOnAllRanksInWhatTheLearningRatesDiffer) {
+TEST(RanksInC, AllHearHowTheLearningRatesDiffer) {
   meet([](CRank&) {},
        [](CRank& self, troupe_status joined) {
          ASSERT_EQ(joined, TROUPE_OK) << self.error.message;

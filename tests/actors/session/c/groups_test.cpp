@@ -106,7 +106,7 @@ TEST(GroupsOfTheCInterface, AllReduceAsAPlainLoopDoes) {
   });
 }
 
-TEST(GroupsOfTheCInterface, WaitAsBeforeAfterAskingForAStreamThatTheDeviceHasNot) {
+TEST(GroupsOfTheCInterface, WaitAsBeforeAfterAskingForAMissingStream) {
   std::promise<void> read;
   auto is_read = read.get_future();
   run(4, three_of_four, [&](CRank& self) {
@@ -414,7 +414,7 @@ TEST(GroupsOfTheCInterface, RefuseGroupsAndOperationsThatCannotBe) {
   EXPECT_THAT(std::string(self.error.message), HasSubstr("group 'tp' is none of the axes"));
 }
 
-TEST(PartsInTheCInterface, CountOnceAndAreSummedWhereTheyAskForIt) {
+TEST(PartsInTheCInterface, CountOnceAndAreSummedOnRequest) {
   const auto share = [](CRank& self) {
     self.set("tensor-parallel", "2");
     self.add("weight", 2);

@@ -175,7 +175,7 @@ TEST(OptionsOfTheCInterface, AreCheckedWhenTheyAreSet) {
   EXPECT_EQ(options.world.collectives, "tcp");
 }
 
-TEST(OptionsOfTheCInterface, TakeAnOrderOfUnitsAndRefuseWhatIsNoListOfNumbers) {
+TEST(OptionsOfTheCInterface, TakeAnOrderOfUnitsAndRefuseOtherLists) {
   troupe_options options;
   set(options, "forward-order", "2,0,10");
   set(options, "backward-order", "7");

@@ -73,7 +73,7 @@ class CTrainer : public CInterface {
   }
 };
 
-TEST_F(CTrainer, StepsEachGroupOfParametersInItsOwnWayAndFrozenOnesNot) {
+TEST_F(CTrainer, StepsGroupsTheirOwnWayAndFrozenOnesNot) {
   add_vector("whole");
   add_vector("half");
   add_vector("frozen", TROUPE_FROZEN);
@@ -125,7 +125,7 @@ TEST_F(CTrainer, DividesByTheWeightsOfLanes) {
   EXPECT_EQ(values(0)[3], -2);
 }
 
-TEST_F(CTrainer, ScalesLossesAndBacksOffAfterGradientsThatAreNotFinite) {
+TEST_F(CTrainer, ScalesLossesAndBacksOffAfterNonFiniteGradients) {
   add_vector("weight");
   set("loss-scaling", "dynamic");
   set("loss-scale", "8");
@@ -183,7 +183,7 @@ TEST_F(CTrainer, GoesThroughUnitsInItsPasses) {
 }
 
 // Covers state-4.
-TEST_F(CTrainer, SavesItsOwnTensorsAndChoosesWhatARestoreTakes) {
+TEST_F(CTrainer, SavesItsOwnTensorsAndChoosesWhatRestoresTake) {
   tests::ScratchFolder saved;
   tests::ScratchFolder other;
   set("checkpoints", saved.path());

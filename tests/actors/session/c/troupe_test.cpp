@@ -184,7 +184,7 @@ TEST_F(CInterface, AnswersCallsOutOfTurn) {
   EXPECT_THAT(std::string(error_.message), HasSubstr("the session was left"));
 }
 
-TEST_F(CInterfaceOfUnits, TrainsUnitByUnitAndReadsThemInAnEvaluation) {
+TEST_F(CInterfaceOfUnits, TrainsByUnitAndReadsThemInAnEvaluation) {
   ASSERT_EQ(troupe_unit_count(session_), 2U);
   ASSERT_EQ(troupe_begin_step(session_, 0.5, &error_), TROUPE_OK) << error_.message;
   ASSERT_EQ(troupe_begin_lane(session_, 0, &error_), TROUPE_OK) << error_.message;

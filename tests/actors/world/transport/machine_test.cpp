@@ -21,7 +21,7 @@ TEST(TransportMachine, BothSidesJoinWhenTheyShareJobAndToken) {
   EXPECT_EQ(story_of(pair.acceptor.take_events()), "joined 1");
 }
 
-TEST(TransportMachine, DeliversMessagesInOrderWhenBytesComeOneByOne) {
+TEST(TransportMachine, DeliversMessagesInOrderFromSingleBytes) {
   Pair pair;
   pair.join();
   for (const char* text : {"a", "", "bc"}) ASSERT_TRUE(pair.initiator.send(bytes_of(text), pair.now));
@@ -31,7 +31,7 @@ TEST(TransportMachine, DeliversMessagesInOrderWhenBytesComeOneByOne) {
   EXPECT_EQ(story_of(pair.acceptor.take_events()), "received a, received , received bc");
 }
 
-TEST(TransportMachine, RefusesAnInitiatorWithTheWrongTokenAndAnAcceptorToo) {
+TEST(TransportMachine, RefusesInitiatorsAndAcceptorsWithTheWrongToken) {
   auto stranger = options_of(Pair::Side::initiator);
   stranger.token = token_of(8);
   Pair pair(stranger);
@@ -120,7 +120,7 @@ TEST(TransportMachine, ARecordedChallengeIsRefusedTheNextTime) {
   EXPECT_EQ(initiator.output_bytes(), 0U) << "it proves itself to nobody who has not";
 }
 
-TEST(TransportMachine, RefusesARankOfAnotherJobWithTheSameToken) {
+TEST(TransportMachine, RefusesARankOfAnotherJobWithOneToken) {
   auto other = options_of(Pair::Side::initiator);
   other.job = "another";
   Pair pair(other);
@@ -131,7 +131,7 @@ TEST(TransportMachine, RefusesARankOfAnotherJobWithTheSameToken) {
   EXPECT_EQ(story_of(pair.acceptor.take_events()), "");
 }
 
-TEST(TransportMachine, WhatIsOnTheWireTellsNothingOfTheJob) {
+TEST(TransportMachine, BytesOnTheWireTellNothingOfTheJob) {
   auto left = options_of(Pair::Side::initiator);
   auto right = options_of(Pair::Side::acceptor);
   left.job = right.job = "train_5f3a.12";
@@ -202,7 +202,7 @@ TEST(TransportMachine, RefusesAnotherVersion) {
               HasSubstr("expected version 2 of the control transport, found 3"));
 }
 
-TEST(TransportMachine, RefusesAFrameAboveTheCapAsSoonAsItIsAnnounced) {
+TEST(TransportMachine, RefusesAFrameAboveTheCapOnceAnnounced) {
   Pair pair;
   pair.join();
   std::vector<std::byte> header;
@@ -307,7 +307,7 @@ TEST(TransportMachine, CountsWhatMayNotHaveArrived) {
   EXPECT_THAT(reason_in(events), HasSubstr("connection reset by peer"));
 }
 
-TEST(TransportMachine, BlamesNobodyWhereItWasLeftWhileItDidNotRun) {
+TEST(TransportMachine, BlamesNobodyForTimeItDidNotRun) {
   Pair pair;
   pair.join();
 

@@ -69,7 +69,7 @@ TEST(Router, TellsWhichConnectionsHaveSomethingNew) {
   EXPECT_THAT(star.hub().take_touched(), IsEmpty());
 }
 
-TEST(Router, TellsOfConnectionsThatAMessageBetweenOthersGoesThrough) {
+TEST(Router, ReportsConnectionsThatRelayBetweenOthers) {
   Star star(4);
   star.hub().take_touched();
 

@@ -131,7 +131,7 @@ class Schedule {
   bool breaks_ = false;
 };
 
-TEST(TransportSchedules, EveryMessageIsDeliveredOnceInOrderOrItsLossIsKnown) {
+TEST(TransportSchedules, EveryMessageArrivesInOrderOrIsKnownLost) {
   for (std::uint64_t seed = 0; seed < 10000; ++seed) {
     Schedule(seed).run();
     ASSERT_FALSE(HasFailure()) << "seed " << seed;

@@ -100,7 +100,7 @@ TEST(SealedFrames, RepeatedMovedAndMissingFramesAreNoticed) {
   }
 }
 
-TEST(SealedFrames, WhatWasRecordedCannotBePlayedToAnotherConnectionOrBack) {
+TEST(SealedFrames, RecordingsCannotBeReplayedElsewhereOrBack) {
   Ends recorded;
   const std::string hello = recorded.client.seal("hello");
   Ends fresh;

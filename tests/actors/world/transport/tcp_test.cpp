@@ -138,7 +138,7 @@ TEST(TcpNetwork, RefusesGarbageAndGoesOn) {
   EXPECT_TRUE(job.hears(0, "joined 1"));
 }
 
-TEST(TcpNetwork, TenThousandConnectionsThatSayNothingKeepNoRankOut) {
+TEST(TcpNetwork, TenThousandSilentConnectionsKeepNoRankOut) {
   constexpr std::size_t kStay = 100;
   TcpJob job(2);
   job.open(0);
@@ -169,7 +169,7 @@ TEST(TcpNetwork, AnOversizedFrameOfARankIsItsLoss) {
   EXPECT_TRUE(job.hears(0, "lost 1 corrupt"));
 }
 
-TEST(TcpNetwork, AReaderThatDoesNotReadIsBoundedAndThenLost) {
+TEST(TcpNetwork, NonReadingReaderIsBoundedAndThenLost) {
   TcpJob job(2);
   job.open(0);
   Stranger rank(job.port);
@@ -224,7 +224,7 @@ TEST(TcpNetwork, ComesAgainWhenAListenerClosesWithoutAnAnswer) {
   EXPECT_TRUE(result) << result.error().message;
 }
 
-TEST(TcpNetwork, ListensToNobodyOnceAllWereThereAndOneHasLeft) {
+TEST(TcpNetwork, ListensToNobodyOnceCompleteAndOneHasLeft) {
   TcpJob job(2);
   asio::io_context io;
   auto hub = TcpNetwork::open(job.options(0), [](NetworkEvent) {});
@@ -265,7 +265,7 @@ TEST(TcpNetwork, MeetsAtAName) {
   EXPECT_THAT(log.text(), Not(HasSubstr("which other hosts can reach")));
 }
 
-TEST(TcpNetwork, SaysThatNobodyKnowsTheNameWhereItIsToListen) {
+TEST(TcpNetwork, ReportsThatNobodyKnowsItsListeningName) {
   TcpJob job(1);
   auto options = job.options(0);
   options.address = "no-such-host.invalid";

@@ -51,7 +51,7 @@ TEST_F(NcclCalls, EvenPartsAreOneCall) {
                                                             NcclDataType::u8, NcclReduction::sum, 0}));
 }
 
-TEST_F(NcclCalls, UnevenReduceScatterIsAReductionForEachPartThatIsNotEmpty) {
+TEST_F(NcclCalls, UnevenReduceScatterReducesEachNonEmptyPart) {
   const auto made = plan({.kind = OperationKind::reduce_scatter,
                           .dtype = DType::i64,
                           .input = view(0, 40),
@@ -78,7 +78,7 @@ TEST_F(NcclCalls, UnevenAllGatherIsABroadcastOfEachPart) {
           NcclCall{Function::broadcast, at(1000), at(1), 2, NcclDataType::u8, NcclReduction::sum, 1}));
 }
 
-TEST_F(NcclCalls, AllToAllLeavesOutEmptyPartsOnBothSides) {
+TEST_F(NcclCalls, AllToAllOmitsEmptyPartsOnBothSides) {
   const auto made = plan({.kind = OperationKind::all_to_all,
                           .dtype = DType::f32,
                           .input = view(0, 12),

@@ -16,7 +16,7 @@ LookUpVariable from(std::map<std::string, std::string> variables) {
   };
 }
 
-TEST(NcclEnvironment, SetsTheOrderOfLaunchesAndTheNamesOfThreads) {
+TEST(NcclEnvironment, SetsTheOrderOfLaunchesAndThreadNames) {
   EXPECT_EQ(nccl_environment(from({})),
             (EnvironmentVariables{{"NCCL_LAUNCH_ORDER_IMPLICIT", "1"}, {"NCCL_SET_THREAD_NAME", "1"}}));
 }
@@ -37,7 +37,7 @@ TEST(NcclEnvironment, TellsOfVariablesThatOverrideTroupe) {
                              ::testing::HasSubstr("NCCL_LAUNCH_ORDER_IMPLICIT=0 is set")));
 }
 
-TEST(NcclEnvironment, OfSeveralRanksOnOneGpuDiffersInTheHostOnly) {
+TEST(NcclEnvironment, OfRanksOnOneGpuDiffersByHostOnly) {
   auto first = several_ranks_on_one_gpu(0);
   auto second = several_ranks_on_one_gpu(1);
   ASSERT_FALSE(first.empty());
@@ -55,7 +55,7 @@ TEST(NcclEnvironment, OfSeveralRanksOnOneGpuDiffersInTheHostOnly) {
   EXPECT_EQ(all.count("NCCL_DEBUG_FILE"), 0U);
 }
 
-TEST(NcclEnvironment, OfSeveralRanksOnOneGpuNamesTheLogOfEachRank) {
+TEST(NcclEnvironment, OfRanksOnOneGpuNamesEachRanksLog) {
   const auto variables = several_ranks_on_one_gpu(3, "logs");
 
   ASSERT_FALSE(variables.empty());

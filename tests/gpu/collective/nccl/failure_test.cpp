@@ -10,7 +10,7 @@ using ::testing::HasSubstr;
 
 class NcclFailure : public NcclScene {};
 
-TEST_F(NcclFailure, AMemberThatIsMissingEndsTheSetUpAtItsDeadline) {
+TEST_F(NcclFailure, MissingMemberEndsTheSetUpAtItsDeadline) {
   begin(3);
   const auto made = try_to_create("dp", 2, 1, 40ms);
 
@@ -56,7 +56,7 @@ TEST_F(NcclFailure, APeerThatDiesDuringAnOperationIsReported) {
   expect_nothing_left();
 }
 
-TEST_F(NcclFailure, APeerWhoseDeathNcclDoesNotSeeIsFoundByTheDeadline) {
+TEST_F(NcclFailure, PeersUnseenDeathIsFoundByTheDeadline) {
   begin(3);
   auto groups = create("dp");
   members[2].process->die();
@@ -133,7 +133,7 @@ TEST_F(NcclFailure, AnArgumentThatNcclRefusesEndsTheGroup) {
   }
 }
 
-TEST_F(NcclFailure, WhatIsRefusedBeforeNcclSeesItLeavesTheGroupUsable) {
+TEST_F(NcclFailure, EarlyRefusalLeavesTheGroupUsable) {
   begin(2);
   auto groups = create("dp");
   std::vector<std::int32_t> values(4);
@@ -168,7 +168,7 @@ TEST_F(NcclFailure, AnyOtherErrorOfACallEndsTheGroup) {
   expect_nothing_left();
 }
 
-TEST_F(NcclFailure, ALaunchThatDoesNotConnectEndsAtItsDeadlineOrByAnAbort) {
+TEST_F(NcclFailure, UnconnectedLaunchEndsAtItsDeadlineOrAbort) {
   begin(2);
   auto groups = create("dp");
   for (const auto& member : members) member.process->never_connect();
@@ -184,7 +184,7 @@ TEST_F(NcclFailure, ALaunchThatDoesNotConnectEndsAtItsDeadlineOrByAnAbort) {
   expect_nothing_left();
 }
 
-TEST_F(NcclFailure, AMemberThatDoesNotConnectEndsTheSetUpOfAll) {
+TEST_F(NcclFailure, MemberThatDoesNotConnectEndsAllSetUps) {
   begin(2);
   members[1].process->never_connect();
   for (const auto& each : try_to_create("dp", 2, 1, 60ms)) {
@@ -194,7 +194,7 @@ TEST_F(NcclFailure, AMemberThatDoesNotConnectEndsTheSetUpOfAll) {
   expect_nothing_left();
 }
 
-TEST_F(NcclFailure, AnAbortThatIsStuckIsReportedAndHoldsNobodyUp) {
+TEST_F(NcclFailure, StuckAbortIsReportedAndHoldsNobodyUp) {
   std::promise<core::Error> reported;
   NcclOptions options;
   options.abort_budget = 30ms;
@@ -221,12 +221,12 @@ TEST_F(NcclFailure, AnAbortThatIsStuckIsReportedAndHoldsNobodyUp) {
   expect_nothing_left();
 }
 
-TEST(NcclStuck, EndsTheProcessWithACodeOfItsOwnWhereThatIsChosen) {
+TEST(NcclStuck, EndsTheProcessWithItsOwnCodeOnRequest) {
   EXPECT_EXIT(end_process_when_stuck()({core::Errc::timeout, "it is stuck"}),
               ::testing::ExitedWithCode(kAbortStuckExitCode), "troupe: it is stuck");
 }
 
-TEST_F(NcclFailure, ADestroyThatFailsIsTheLastCallAllTheSame) {
+TEST_F(NcclFailure, FailedDestroyIsStillTheLastCall) {
   begin(2);
   for (const auto status : {NcclStatus::unhandled_cuda_error, NcclStatus::in_progress}) {
     for (const auto& member : members) member.process->spoil_destroys(status);
@@ -236,7 +236,7 @@ TEST_F(NcclFailure, ADestroyThatFailsIsTheLastCallAllTheSame) {
   }
 }
 
-TEST_F(NcclFailure, AGroupThatIsGivenUpWhileAnOperationRunsEndsIt) {
+TEST_F(NcclFailure, AbandonedGroupEndsItsRunningOperation) {
   begin(2);
   auto groups = create("dp");
   const auto running = post(*groups[0], {});
@@ -249,7 +249,7 @@ TEST_F(NcclFailure, AGroupThatIsGivenUpWhileAnOperationRunsEndsIt) {
   expect_nothing_left();
 }
 
-TEST_F(NcclFailure, MembersThatPostGroupsInDifferentOrdersWaitForTheirDeadlines) {
+TEST_F(NcclFailure, MembersPostingGroupsInDifferentOrdersHitTheirDeadlines) {
   begin(2);
   auto first = create("dp");
   auto second = create("tp");

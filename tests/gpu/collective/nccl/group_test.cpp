@@ -71,7 +71,7 @@ TEST_F(NcclGroups, OfAHundredEpochsLeaveNothingBehind) {
   EXPECT_EQ(threads(), before);
 }
 
-TEST_F(NcclGroups, OfOneDeviceMayBePostedToByTwoThreads) {
+TEST_F(NcclGroups, OfOneDeviceTakePostsOfTwoThreads) {
   begin(2, {}, {.has_room_for_all = true});
   std::vector<std::vector<std::unique_ptr<Group>>> groups;
   groups.push_back(create("dp"));
@@ -138,7 +138,7 @@ TEST_F(NcclGroups, ConnectForNothingButWhatIsExpectedOfThem) {
       << "a barrier, and nothing between pairs";
 }
 
-TEST_F(NcclGroups, ConnectForWhatIsExpectedOfThemAndPostingConnectsNothing) {
+TEST_F(NcclGroups, ConnectForExpectedUseSoThatPostingConnectsNothing) {
   begin(3);
   const auto f32 = core::DType::f32;
   expected = {{OperationKind::all_gather, f32, {100, 100, 100}},

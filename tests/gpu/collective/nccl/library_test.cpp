@@ -18,7 +18,7 @@ NcclApi table(int version, std::set<std::string> newer = {}) {
   return FakeNccl().start_process([](NativeStream, const auto&) {}).api(version, std::move(newer));
 }
 
-TEST(NcclLibrary, ThatIsNotThereIsNamedWithWhatToDo) {
+TEST(NcclLibrary, ThatIsMissingIsNamedWithAdvice) {
   const auto missing = open_nccl_library({.names = {"libtroupe-has-no-such.so.2"}});
 
   ASSERT_FALSE(missing.has_value());
@@ -73,7 +73,7 @@ TEST(NcclLibrary, HasTheCapabilitiesOfItsFunctionsAndVersion) {
   EXPECT_TRUE(newer->capabilities.several_ranks_on_gpu);
 }
 
-TEST(NcclLibrary, ThatDoesNotKeepTheOrderOfLaunchesSaysWhatMayHappen) {
+TEST(NcclLibrary, ThatIgnoresLaunchOrderSaysWhatMayHappen) {
   const auto older = make_nccl_library(table(22601)).value();
   const auto newer = make_nccl_library(table(22602)).value();
 

@@ -115,7 +115,7 @@ TEST_F(NcclMemoryScene, GivesZerosThatAreAlignedAndTakesThemBack) {
   expect_nothing_left_at_all();
 }
 
-TEST_F(NcclMemoryScene, IsTheDevicesWithoutTheOptionOrForAnotherDevice) {
+TEST_F(NcclMemoryScene, IsTheDevicesWithoutTheOptionOrForOthers) {
   begin(1);
   add_member(registering());
   const Buffer plain = allocate(0);
@@ -268,7 +268,7 @@ TEST_F(NcclMemoryScene, OfAHundredEpochsLeavesNothingBehind) {
   expect_nothing_left_at_all();
 }
 
-TEST_F(NcclMemoryScene, ThatOneMemberDoesNotGetIsRegisteredByNone) {
+TEST_F(NcclMemoryScene, RefusedToOneMemberIsRegisteredByNone) {
   begin(2, registering());
   {
     members[1].process->refuse_memory(NcclStatus::unhandled_cuda_error);
@@ -316,7 +316,7 @@ TEST_F(NcclMemoryScene, ThatOneMemberCannotRegisterIsRegisteredByNone) {
   expect_nothing_left_at_all();
 }
 
-TEST_F(NcclMemoryScene, ThatCannotBeRegisteredLaterEndsTheRegistrationsOfBefore) {
+TEST_F(NcclMemoryScene, LaterRefusalEndsEarlierRegistrations) {
   begin(2, registering());
   const auto buffers = allocate_for_all();
   std::vector<Buffer> plain;
@@ -365,7 +365,7 @@ TEST_F(NcclMemoryScene, IsNotRegisteredByAPartOfTheMembers) {
               HasSubstr("rank 1 has NCCL 2.28.9 with registered memory, but rank 0 has 2.28.9"));
 }
 
-TEST_F(NcclMemoryScene, MayBeRegisteredWhileAnotherGroupOfTheDeviceIsPostedTo) {
+TEST_F(NcclMemoryScene, MayBeRegisteredWhileAnotherGroupIsPostedTo) {
   begin(2, registering(), {.has_room_for_all = true});
   constexpr std::size_t kRounds = 50;
   std::vector<std::vector<Buffer>> buffers;
@@ -388,7 +388,7 @@ TEST_F(NcclMemoryScene, MayBeRegisteredWhileAnotherGroupOfTheDeviceIsPostedTo) {
   expect_nothing_left();
 }
 
-TEST_F(NcclMemoryScene, EndsTheGroupWhenAMemberDiesBeforeAllAgree) {
+TEST_F(NcclMemoryScene, EndsTheGroupWhenAMemberDiesEarly) {
   begin(2, registering(), {.tells_peers = true});
   {
     const auto buffers = allocate_for_all();

@@ -25,7 +25,7 @@ class SharedMemoryMembership : public ::testing::Test {
   Watchdog watchdog_;
 };
 
-TEST_F(SharedMemoryMembership, WhoWaitsForAMemberThatLeftLearnsItsName) {
+TEST_F(SharedMemoryMembership, WhoWaitsForALeftMemberLearnsItsName) {
   Stage stage(BackendKind::shared_memory, 3);
   const auto waiting = stage.post(0, {});
   stage.groups[2].reset();
@@ -36,7 +36,7 @@ TEST_F(SharedMemoryMembership, WhoWaitsForAMemberThatLeftLearnsItsName) {
   EXPECT_THAT(message_of(*waiting), ::testing::HasSubstr("left the group"));
 }
 
-TEST_F(SharedMemoryMembership, AMemberThatLeavesDoesNotDisturbMessagesBetweenTheOthers) {
+TEST_F(SharedMemoryMembership, LeavingMemberDoesNotDisturbOthersMessages) {
   Stage stage(BackendKind::shared_memory, 3);
   std::vector<std::byte> sent(1 << 20, std::byte{7});
   std::vector<std::byte> received(sent.size());
@@ -92,7 +92,7 @@ TEST_F(SharedMemoryMembership, MembersWithOtherOptionsAreRefusedBeforeTheyMap) {
   EXPECT_EQ(other.error().code, core::Errc::mismatch);
 }
 
-TEST_F(SharedMemoryMembership, HoweverLittleStagingIsAskedForEachMemberHasAPart) {
+TEST_F(SharedMemoryMembership, SmallestStagingGivesEachMemberAPart) {
   MemoryRendezvous rendezvous;
   SharedMemoryBackend backend(rendezvous, {.staging_bytes = 1});
   GroupOptions options{.job = fmt::format("test-{}", getpid()),
@@ -127,7 +127,7 @@ TEST_F(SharedMemoryMembership, HoweverLittleStagingIsAskedForEachMemberHasAPart)
   EXPECT_EQ(members[2].get(), (std::vector<float>{15, 18}));
 }
 
-TEST_F(SharedMemoryMembership, TheLastActOfAMemberCountsAlthoughItHasLeft) {
+TEST_F(SharedMemoryMembership, LastActOfALeavingMemberCounts) {
   MemoryRendezvous rendezvous;
   GroupOptions options{.job = fmt::format("test-{}", getpid()),
                        .epoch = {1},
@@ -153,7 +153,7 @@ TEST_F(SharedMemoryMembership, TheLastActOfAMemberCountsAlthoughItHasLeft) {
   EXPECT_TRUE(waited.has_value()) << waited.error().message;
 }
 
-TEST(PeerWatch, TellsAProcessFromALaterOneWithItsNumber) {
+TEST(PeerWatch, TellsAProcessFromALaterNamesake) {
   const auto parent = posix::identify(getppid()).value();
   const posix::ProcessIdentity earlier{parent.pid, parent.start_time - 1};
 

@@ -69,7 +69,7 @@ class SharedMemoryStrangers : public ::testing::Test {
   const std::string job = fmt::format("strangers-{}", getpid());
 };
 
-TEST_F(SharedMemoryStrangers, NamesOfTheNextEpochThatAreTakenAlreadyHinderNobody) {
+TEST_F(SharedMemoryStrangers, HinderNobodyByTakingTheNextEpochsNames) {
   const auto seen = set_up(1);
   ASSERT_EQ(seen.size(), 1U);
   const std::string prefix = "troupe-" + job + "-";
@@ -79,7 +79,7 @@ TEST_F(SharedMemoryStrangers, NamesOfTheNextEpochThatAreTakenAlreadyHinderNobody
   set_up(2);
 }
 
-TEST_F(SharedMemoryStrangers, SeeOnlyNamesThatSayNothingOfTheNextAndFilesThatTheyCannotOpen) {
+TEST_F(SharedMemoryStrangers, SeeOnlyMeaninglessNamesAndUnopenableFiles) {
   const auto first = set_up(1);
   const auto second = set_up(1);
 
@@ -93,7 +93,7 @@ TEST_F(SharedMemoryStrangers, SeeOnlyNamesThatSayNothingOfTheNextAndFilesThatThe
   EXPECT_THAT(segments_of(job), ::testing::IsEmpty()) << "names are gone once all have mapped";
 }
 
-TEST_F(SharedMemoryStrangers, AFileThatIsThereAlreadyIsNeverTakenForANewSegment) {
+TEST_F(SharedMemoryStrangers, ExistingFileIsNeverTakenForANewSegment) {
   const std::string name = new_segment_name(job, 1, "dp").value();
   { const auto segment = SharedSegment::create(name, 4096).value(); }
 

@@ -42,7 +42,7 @@ class SimulatedFabricTest : public ::testing::Test {
   std::vector<std::unique_ptr<Group>> groups;
 };
 
-TEST_F(SimulatedFabricTest, AnOperationTakesItsLatencyAndBytesFromTheLastArrivalOn) {
+TEST_F(SimulatedFabricTest, OperationTakesLatencyAndBytesFromTheLastArrival) {
   std::array<std::vector<float>, 3> buffers;
   buffers.fill(std::vector<float>(3000, 1));
   std::chrono::nanoseconds done{};
@@ -58,7 +58,7 @@ TEST_F(SimulatedFabricTest, AnOperationTakesItsLatencyAndBytesFromTheLastArrival
   EXPECT_EQ(buffers[2][2999], 3);
 }
 
-TEST_F(SimulatedFabricTest, ASlowRankSlowsTheOperationsItTakesPartIn) {
+TEST_F(SimulatedFabricTest, SlowRankSlowsTheOperationsItJoins) {
   fabric.slow_down({1}, 5);
   std::chrono::nanoseconds done{};
   for (int i = 0; i < 3; ++i) post(i);
@@ -68,7 +68,7 @@ TEST_F(SimulatedFabricTest, ASlowRankSlowsTheOperationsItTakesPartIn) {
   EXPECT_EQ(done, 50us);
 }
 
-TEST_F(SimulatedFabricTest, ADeadRankEndsTheSurvivorsAfterTheDetectionDelayAndNotBefore) {
+TEST_F(SimulatedFabricTest, DeadRankEndsSurvivorsAfterTheDetectionDelay) {
   const auto first = post(0);
   const auto victim = post(1);
   timeline.run_until(1ms);
@@ -85,7 +85,7 @@ TEST_F(SimulatedFabricTest, ADeadRankEndsTheSurvivorsAfterTheDetectionDelayAndNo
   EXPECT_EQ(outcome_of(*victim), "running") << "nobody is left to hear of it";
 }
 
-TEST_F(SimulatedFabricTest, ARankKilledInTheMiddleOfAnOperationSpoilsTheSurvivorsOutputs) {
+TEST_F(SimulatedFabricTest, RankKilledDuringAnOperationSpoilsSurvivorsOutputs) {
   std::vector<std::byte> output(8);
   const auto root = post(0, {.kind = OperationKind::broadcast, .input = {output.data(), 0}});
   post(1, {.kind = OperationKind::broadcast, .output = {}});
@@ -104,7 +104,7 @@ TEST_F(SimulatedFabricTest, ARankKilledInTheMiddleOfAnOperationSpoilsTheSurvivor
   EXPECT_EQ(output, std::vector<std::byte>(8, std::byte{0xa5}));
 }
 
-TEST_F(SimulatedFabricTest, AHungRankEndsEverybodyAtTheDeadlineByName) {
+TEST_F(SimulatedFabricTest, HungRankEndsEverybodyAtTheDeadlineByName) {
   fabric.hang({2});
   std::vector<std::shared_ptr<OperationStatus>> statuses;
   for (int i = 0; i < 3; ++i) statuses.push_back(post(i, {.deadline = 7ms}));
@@ -116,7 +116,7 @@ TEST_F(SimulatedFabricTest, AHungRankEndsEverybodyAtTheDeadlineByName) {
   }
 }
 
-TEST_F(SimulatedFabricTest, AnErrorCanBeReportedToSomeWhileOthersSucceed) {
+TEST_F(SimulatedFabricTest, ErrorMayReachSomeWhileOthersSucceed) {
   fabric.report_error({{1}}, {core::Errc::peer_lost, "a link went down"});
   std::vector<std::shared_ptr<OperationStatus>> statuses;
   for (int i = 0; i < 3; ++i) statuses.push_back(post(i));
@@ -127,7 +127,7 @@ TEST_F(SimulatedFabricTest, AnErrorCanBeReportedToSomeWhileOthersSucceed) {
   EXPECT_EQ(outcome_of(*statuses[2]), "ok");
 }
 
-TEST_F(SimulatedFabricTest, ANewEpochOfTheSameRanksWorksAfterADeath) {
+TEST_F(SimulatedFabricTest, NewEpochOfTheRanksWorksAfterADeath) {
   fabric.kill({1});
   timeline.run_until_idle();
   for (int i = 0; i < 3; ++i) {

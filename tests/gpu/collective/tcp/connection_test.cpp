@@ -112,7 +112,7 @@ TEST_F(ConnectionPair, BringsMessagesOfAnySizeWhicheverSideComesFirst) {
   }
 }
 
-TEST_F(ConnectionPair, KeepsTheOrderWithinASlotAndNoneBetweenSlots) {
+TEST_F(ConnectionPair, KeepsOrderWithinASlotButNotBetween) {
   constexpr std::size_t kCount = 30;
   std::vector<Values> sent;
   std::vector<Values> received(kCount);
@@ -134,7 +134,7 @@ TEST_F(ConnectionPair, KeepsTheOrderWithinASlotAndNoneBetweenSlots) {
   EXPECT_TRUE(std::ranges::all_of(posted, [](const PassagePtr& each) { return each->done; }));
 }
 
-TEST_F(ConnectionPair, HoldsLittleThatNobodyWantsAndGoesOnWhenItIsWanted) {
+TEST_F(ConnectionPair, HoldsLittleUnwantedAndGoesOnWhenWanted) {
   constexpr std::size_t kCount = 200;
   Values sent = counted(Connection::kEagerBytes);
   std::vector<PassagePtr> sends;

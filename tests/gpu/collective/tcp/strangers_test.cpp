@@ -168,7 +168,7 @@ const std::string kWords = "TROUPE call 00000001" + std::string(64, '0');
 
 class TcpStranger : public ::testing::TestWithParam<Stranger> {};
 
-TEST_P(TcpStranger, AtEveryPortBeforeAnybodyElseDoNotHinderAGroup) {
+TEST_P(TcpStranger, AtEveryPortFirstDoesNotHinderAGroup) {
   constexpr int kSize = 3;
   std::mutex mutex;
   Visits visits(GetParam());
@@ -230,7 +230,7 @@ TEST(TcpSetUp, WithOneKeyBringsAllMembersTogether) {
   EXPECT_THAT(sums, ::testing::Each(std::string("6 ... 6")));
 }
 
-TEST(TcpSetUp, WithAnotherKeyIsRefusedAlthoughTheRendezvousIsTheSame) {
+TEST(TcpSetUp, WithAnotherKeyIsRefusedDespiteTheSameRendezvous) {
   MemoryRendezvous rendezvous;
   std::array<std::string, 2> sums;
   at_once(2, [&](std::size_t i) {
@@ -358,7 +358,7 @@ class BentRendezvous final : public Rendezvous {
   MemoryRendezvous memory_;
 };
 
-TEST(TcpStrangers, WhoRecordedAnIntroductionCannotRepeatItAndHearNoSecret) {
+TEST(TcpStrangers, CannotReplayAnIntroductionNorHearASecret) {
   Eavesdropper eavesdropper;
   BentRendezvous rendezvous(eavesdropper.port());
   std::string answer = "none";
@@ -396,7 +396,7 @@ TEST(TcpSetUp, LeavesNoPortOpenBehind) {
   member(0);
 }
 
-TEST(TcpSetUp, ThatEndsAtItsDeadlineNamesWhoIsMissingAndHowManyWereNot) {
+TEST(TcpSetUp, AtItsDeadlineNamesAndCountsWhoIsMissing) {
   // It knows what the missing member would say, but for the proof.
   Visits visits({.says = kWords, .stays = false});
   WatchedRendezvous watched([&](const std::string&, const std::string&) { visits(); });
@@ -415,7 +415,7 @@ TEST(TcpSetUp, ThatEndsAtItsDeadlineNamesWhoIsMissingAndHowManyWereNot) {
             "were turned away");
 }
 
-TEST(TcpSetUp, WithAMemberThatIsGoneEndsAtOnceAndSaysWhere) {
+TEST(TcpSetUp, WithLostMembersEndsAtOnceSayingWhere) {
   MemoryRendezvous rendezvous;
   const auto backend = TcpBackend::open(rendezvous, {}).value();
   ASSERT_TRUE(rendezvous.set("strangers/1/dp/tcp/0", std::string(32, '0') + " 127.0.0.1 1 none"));

@@ -58,7 +58,7 @@ TEST_P(Conversion, WidensEveryCodeExactly) {
   }
 }
 
-TEST_P(Conversion, RoundsEveryUpperHalfOfAFloatToNearestEven) {
+TEST_P(Conversion, RoundsEveryUpperHalfToNearestEven) {
   // The lower halves around a tie of every format.
   for (const std::uint32_t low : {0U, 1U, 0x0fffU, 0x1000U, 0x1001U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU}) {
     std::vector<float> values(0x10000);

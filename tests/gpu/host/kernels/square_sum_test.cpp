@@ -116,7 +116,7 @@ TEST_P(SquareAdders, GiveTheReferencesBitsOfTheLargestMantissas) {
   }
 }
 
-TEST_P(SquareAdders, GiveTheReferencesBitsAroundTheEdgesOfAWindow) {
+TEST_P(SquareAdders, GiveTheReferencesBitsAroundAWindowsEdges) {
   for (int field = 1; field < 255; ++field) {
     std::vector<float> values(64, std::bit_cast<float>(static_cast<std::uint32_t>(field) << 23));
     for (int below = 19; below < 33; ++below) {
