@@ -18,7 +18,7 @@ namespace troupe::actors {
 
 namespace {
 
-/// After the last fault is over a job has so long to end.
+/// After the last fault has ended a job has so long to end.
 constexpr std::chrono::seconds kLiveness{600};
 
 class ChaosRun {
@@ -145,8 +145,8 @@ class ChaosRun {
   int host_of(int number) const { return number % world_.setup.nodes; }
 
   void heal_after(const ChaosFault& fault, std::function<void()> heal) {
-    world_.loop.schedule(fault.lasts, "fault is over", [this, kind = fault.kind, heal = std::move(heal)] {
-      world_.say("{} is over", name_of(kind));
+    world_.loop.schedule(fault.lasts, "fault has ended", [this, kind = fault.kind, heal = std::move(heal)] {
+      world_.say("{} has ended", name_of(kind));
       heal();
     });
   }

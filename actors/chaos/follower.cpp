@@ -315,7 +315,7 @@ void ChaosFollower::end() {
   if (state_ == State::over) return;
   const auto self = shared_from_this();
   die(false);
-  // Whatever has started it starts it again, unless the job is over.
+  // Whatever has started it starts it again, unless the job has ended.
   world_.loop.schedule(std::chrono::seconds(1), "engine", [self] {
     if (self->job_.followers[static_cast<std::size_t>(self->host_)] == self)
       self->job_.start_launcher(self->host_);

@@ -62,7 +62,7 @@ void HostLinks::expect(int from, int to) {
 
 void HostLinks::unblock(int from, int to) {
   if (--pipe(from, to).blocks > 0) return;
-  loop_.schedule({}, "cut is over", [this, from, to] { drain(from, to); });
+  loop_.schedule({}, "cut has ended", [this, from, to] { drain(from, to); });
 }
 
 void HostLinks::forget(int from) {

@@ -13,7 +13,7 @@
 namespace troupe::actors {
 
 /// What hosts send each other, launchers and ranks alike: in order between two of them, unless it is cut off.
-/// What was sent into a cut waits, as a connection's bytes do, until the cut is over or somebody gives the
+/// What was sent into a cut waits, as a connection's bytes do, until the cut has ended or somebody gives the
 /// connection up. No bytes are modelled, and no connections: who is addressed says whether it still hears.
 class HostLinks {
  public:

@@ -41,7 +41,7 @@ NodeEffects NodeAgentMachine::node_lost(int node, std::chrono::nanoseconds now, 
     endings.push_back({rank, generation_, Ending::Kind::lost, {}, now, false, false, slot});
   }
   if (endings.empty()) {
-    // The last spare of a job that is over may have been there.
+    // The last spare of a job that has ended may have been there.
     if (is_dismissed_) end_when_all_have(effects);
     return effects;
   }

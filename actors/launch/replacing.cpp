@@ -188,7 +188,7 @@ NodeEffects NodeAgentMachine::formed() {
   return effects;
 }
 
-/// What the ranks were replaced for is over. Only now is there time for starting other spares.
+/// The replacement of ranks has ended. Only now is there time for starting other spares.
 void NodeAgentMachine::settle(NodeEffects& effects) {
   if (!is_rebuilding_) return;
   is_rebuilding_ = is_counted_ = is_paid_ = false;

@@ -21,7 +21,7 @@ void ReplicaCoordinatorMachine::receive(const messages::Envelope& envelope, Outb
 
 void ReplicaCoordinatorMachine::on(const messages::CopyReady& ready, Outbox& outbox) {
   if (!is_member(ready.rank)) return;
-  // No rank reaches a save before the previous one is over for it.
+  // No rank reaches a save before the previous one has ended for it.
   if (state_ == State::idle && ready.sequence > sequence_) {
     sequence_ = ready.sequence;
     state_ = State::copying;

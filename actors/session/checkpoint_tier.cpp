@@ -14,7 +14,7 @@ using messages::Role;
 
 namespace {
 
-/// Where there was an epoch before this one, some of its ranks may not know yet that it is over.
+/// Where there was an epoch before this one, some of its ranks may not know yet that it has ended.
 core::Result<void> claim_checkpoints(const SessionContext& in) {
   if (!in.is_first_rank() || in.world.epoch().value <= 1) return {};
   const auto claimed = claim_directory(*in.world.storage(), {in.world.job(), in.world.epoch()});

@@ -212,7 +212,7 @@ class Sequencer::Member final : public TrainerGroup {
     }
     compute->wait(found->event.get());
     waited_ = number;
-    // Those before it are over as well; their events serve again.
+    // Those before it have ended as well; their events serve again.
     for (auto over = over_.begin(); over != std::next(found); ++over) free_.push_back(std::move(over->event));
     over_.erase(over_.begin(), std::next(found));
     return {};

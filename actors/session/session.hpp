@@ -147,7 +147,7 @@ class Session {
   core::Result<void> release(core::UnitIndex unit);
   /// Forward of the lane has ended. Needed where there are units(), allowed anywhere.
   core::Result<void> begin_backward();
-  /// Waits until the parameter's update and gather of the previous step are over. Needed before the first
+  /// Waits until the parameter's update and gather of the previous step have ended. Needed before the first
   /// read in a step; cheap when there is nothing to wait for. Acquires the parameter's unit, if it has one:
   /// then it is needed before the first read in forward and in backward.
   core::Result<void> before_use(core::ParameterIndex parameter);

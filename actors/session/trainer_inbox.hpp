@@ -57,7 +57,7 @@ class TrainerInbox {
   /// Until the bucket has merged this lane or a later one.
   core::Result<void> wait_merged(core::BucketIndex bucket, core::Step step, core::Lane lane,
                                  std::chrono::nanoseconds deadline);
-  /// Until this many saves of this session are over.
+  /// Until this many saves of this session have ended.
   core::Result<void> wait_saves(std::uint64_t over, std::chrono::nanoseconds deadline);
   /// Ends of saves since the last call, in order.
   std::vector<messages::SaveOver> take_saves();

@@ -182,7 +182,7 @@ core::Result<Value> answer_to(const std::vector<Told>& ranks) {
 
 core::Result<core::KeyRequests> requests_of(const Value& answer) {
   const auto altered = [] {
-    return core::fail(Errc::corrupt, "rank 0 told neither tensors nor what is wrong with them");
+    return core::fail(Errc::corrupt, "rank 0 sent neither a list of tensors nor an error");
   };
   const auto* sets = answer.find("sets");
   const auto* of_ranks = answer.find("of_ranks");

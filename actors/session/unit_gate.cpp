@@ -174,14 +174,14 @@ void UnitGate::open(int unit) {
 core::Error UnitGate::is_over(core::UnitIndex unit) const {
   if (program_.program().order.empty()) {
     return {Errc::invalid_argument,
-            fmt::format("unit {} is over in {}: units are acquired in the order of forward, then, after "
+            fmt::format("unit {} is done in {}: units are acquired in the order of forward, then, after "
                         "begin_backward(), in the opposite order, each once",
                         unit.value, core::name_of(phase_))};
   }
   const int reached = open_ ? *open_ : clock_.point(passed_).unit;
   return {
       Errc::invalid_argument,
-      fmt::format("unit {} is over in {}: the order of units does not have it after unit {}, which was "
+      fmt::format("unit {} is done in {}: the order of units does not have it after unit {}, which was "
                   "reached; acquire units as they were declared or learned, each once in forward and once "
                   "in backward",
                   unit.value, core::name_of(phase_), reached - resident_)};

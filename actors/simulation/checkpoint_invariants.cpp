@@ -140,7 +140,7 @@ void CheckpointInvariants::on(core::Rank rank, const messages::SaveOver& over, c
   auto& save = all_[over.sequence];
   auto& ours = save.parts[rank];
   if (!ours.held.empty()) {
-    violate_(fmt::format("CK-2: save {} is over on rank {}, and {} buckets are not released", over.sequence,
+    violate_(fmt::format("CK-2: save {} has ended on rank {}, and {} buckets are not released", over.sequence,
                          rank.value, ours.held.size()));
   }
   if (!over.failure.failed && !save.committed)

@@ -107,7 +107,7 @@ void CreditInvariants::step_over(core::Rank rank, core::Step step) {
   }
   for (std::size_t i = 0; i < watched.launches.size(); ++i) {
     if (!watched.launches[i].takes || watched.done[i] == step) continue;
-    violate_(fmt::format("CR-1: step {} of rank {} is over, but {} has not taken and given back its slot",
+    violate_(fmt::format("CR-1: step {} of rank {} has ended, but {} has not taken and given back its slot",
                          step.value, rank.value, watched.launches[i].name));
   }
 }

@@ -95,7 +95,7 @@ class EpochFiles {
   std::filesystem::path failure_;
 };
 
-/// Looks, in a thread of its own, whether an epoch is over. Ranks that form one may wait for each other in
+/// Looks, in a thread of its own, whether an epoch has ended. Ranks that form one may wait for each other in
 /// ways that the loss of a peer does not end, and a node that the launcher has lost may still be there for
 /// its peers.
 class EpochWatch {

@@ -242,7 +242,7 @@ std::vector<StageStep> plan_steps(const core::PipelineSchedule& schedule, int st
   const auto& passes = schedule.passes[static_cast<std::size_t>(stage)];
   const auto activations = core::plan_slots(passes), inputs = core::plan_input_slots(passes);
   std::vector<StageStep> steps;
-  std::map<int, std::size_t> free_input;   // per slot, the steps that are over when its last user is done
+  std::map<int, std::size_t> free_input;   // per slot, the steps that have ended when its last user is done
   std::map<int, std::size_t> free, begun;  // as above for activations, and when its present user took it
   for (std::size_t i = 0; i < passes.size(); ++i) {
     StageStep step{passes[i],

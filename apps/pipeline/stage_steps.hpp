@@ -21,7 +21,7 @@ struct StageStep {
   core::PipelinePass pass;
   PassSlots slots;
   std::optional<core::ScheduleLink> from, to;
-  std::size_t ready = 0;  ///< its rows may be received once this many steps are over
+  std::size_t ready = 0;  ///< its rows may be received once this many steps have ended
 };
 std::vector<StageStep> plan_steps(const core::PipelineSchedule& schedule, int stage);
 

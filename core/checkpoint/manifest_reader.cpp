@@ -32,10 +32,10 @@ Result<void> check_version(std::string_view text) {
                 "this is not a checkpoint's manifest: it does not begin with the format \"{}\"",
                 kManifestFormat);
   if (version == static_cast<std::uint64_t>(kManifestVersion)) return {};
-  return fail(
-      Errc::mismatch,
-      "the checkpoint has format version {}, this program reads version {}; use a program of its time",
-      version, kManifestVersion);
+  return fail(Errc::mismatch,
+              "the checkpoint has format version {}, this program reads version {}; use a build of Troupe "
+              "that reads the first",
+              version, kManifestVersion);
 }
 
 Value read_value(JsonCursor& cursor) {

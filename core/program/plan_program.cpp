@@ -221,7 +221,7 @@ class ProgramPlanner {
   }
 
   /// Only a unit on demand has a point of its own at which its gradients are known to be complete. Without
-  /// such points they are reduced when the lane is over, or behind its last unit where each round reduces.
+  /// such points they are reduced when the lane has ended, or behind its last unit where each round reduces.
   TrainerPoint ready_in(const UnitPass& pass, int unit) const {
     const bool each_round = has(inputs_.placements.gradients, F);
     if (!inputs_.overlap && !each_round) return {Phase::round_end, 0};

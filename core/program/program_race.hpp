@@ -56,11 +56,11 @@ class ProgramRace {
  public:
   struct RankState {
     const CheckedProgram* program = nullptr;
-    std::int64_t at = 0;             ///< the point at which the trainer is; all before it are over
+    std::int64_t at = 0;             ///< the point at which the trainer is; all before it have ended
     bool has_begun = false;          ///< it is in that point, not before it
-    std::size_t met = 0;             ///< operations of its own that are over
+    std::size_t met = 0;             ///< operations of its own that have ended
     bool has_come = false;           ///< to the next of them
-    std::vector<std::size_t> heads;  ///< of each stream: launches that are over
+    std::vector<std::size_t> heads;  ///< of each stream: launches that have ended
     std::vector<bool> launched;
     std::vector<bool> over;
     std::vector<int> free;  ///< slots of each pool
@@ -93,7 +93,7 @@ class ProgramRace {
   Result<bool> advance_trainer(int rank);
   /// Whether the trainer may begin its point, which it then has: with its credits taken.
   bool begin_point(RankState& rank);
-  /// The trainer comes to its operations of the point, one after another, as far as they are over.
+  /// The trainer comes to its operations of the point, one after another, as far as they have ended.
   Result<bool> meet_operations(int rank);
   Result<void> end_point(int rank);
   Result<bool> advance_stream(int rank, std::size_t stream);

@@ -58,7 +58,7 @@ class FlightTrack {
   FlightTrack(const GroupOptions& options, int index);
 
   /// `operation` is prepared, and `sequence` its number as in FlightEntry. No operation loses its entry
-  /// before it is over; others then have none.
+  /// before it has ended; others then have none.
   FlightEntry* posted(const Operation& operation, std::uint64_t sequence) const;
   static void launched(FlightEntry* entry);
   static void ended(FlightEntry* entry, const core::Result<void>& result);

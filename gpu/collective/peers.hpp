@@ -51,13 +51,13 @@ class Peers {
   core::Result<void> run(Collective collective);
   /// Runs it in a thread of the group's own; its memory stays alive until then. Numbers begin with 1.
   core::Result<std::uint64_t> post(Collective collective);
-  /// Until the collective with that number is over. Errc::timeout after `limit`, which does not end it.
+  /// Until the collective with that number has ended. Errc::timeout after `limit`, which does not end it.
   core::Result<void> wait(std::uint64_t posted, std::chrono::nanoseconds limit);
-  /// Collectives up to this number are over, well or not.
+  /// Collectives up to this number have ended, well or not.
   std::uint64_t completed() const;
 
   /// Messages to and from a member: those of one member, tag and size arrive in order, and others do not
-  /// meet. The memory stays alive until the message is over or this is gone. `from` may be kAnyMember.
+  /// meet. The memory stays alive until the message has ended or this is gone. `from` may be kAnyMember.
   core::Result<std::unique_ptr<PostedTransfer>> send(int to, std::uint32_t tag, ConstBufferView memory);
   core::Result<std::unique_ptr<PostedTransfer>> receive(int from, std::uint32_t tag, BufferView memory);
 

@@ -46,7 +46,7 @@ std::string OrderConflict::sentence() const {
   std::string edge = from_host ? "the host tells nobody that it has"
                                : fmt::format("record an event on {} after it", earlier.place);
   if (from_host) {
-    edge = fmt::format("{} must be enqueued by who knows that the host's access is over", later.label);
+    edge = fmt::format("{} must be enqueued by who knows that the host's access has ended", later.label);
   } else if (to_host) {
     edge += ", and wait on the host for it";
   } else {

@@ -3,7 +3,7 @@
 
     TROUPE_LIBRARY=build/release/lib/libtroupe.so.0 PYTHON scripts/peers/torch_saves.py [--mib 256] [--ranks 2] [--json]
 
-Both save in turns, each to a fresh directory, and each save is over before the next one begins. The first one of each is
+Both save in turns, each to a fresh directory, and each save has ended before the next one begins. The first one of each is
 not counted. A figure is rank 0's median.
 """
 

@@ -177,7 +177,7 @@ TEST(LaunchFailure, GangRestartsAsOftenAsAskedInCleanPlaces) {
   EXPECT_THAT(outcome.err, HasSubstr("all 2 restarts are used up"));
 }
 
-// Events of a generation that is over must not be taken for events of the next one.
+// Events of a generation that has ended must not be taken for events of the next one.
 TEST(LaunchFailure, RestartsWithoutAPauseAreCountedRight) {
   for (int round = 0; round < 20 && !::testing::Test::HasFailure(); ++round) {
     const Outcome outcome = launch(

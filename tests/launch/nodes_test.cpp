@@ -191,7 +191,7 @@ TEST(LaunchNodes, AnotherLauncherContinuesNodeZerosJobByItsJournal) {
 
   for (const Outcome& outcome : job.wait()) EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(job.at(0).job(), name);
-  EXPECT_FALSE(std::filesystem::exists(journal)) << "the job is over";
+  EXPECT_FALSE(std::filesystem::exists(journal)) << "the job has ended";
 }
 
 TEST(LaunchNodes, SuccessorRestartsProgramsThatDoNotStay) {

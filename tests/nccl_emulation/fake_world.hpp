@@ -98,7 +98,7 @@ struct FakeNcclWorld {
   std::map<const std::byte*, Range> ranges;  ///< what ncclMemAlloc gave
   std::size_t registered_operations = 0;
   std::vector<std::string> violations;
-  bool closed = false;                  ///< the test is over
+  bool closed = false;                  ///< the test has ended
   std::vector<Completion> to_complete;  ///< by whoever unlocks
 };
 

@@ -27,8 +27,8 @@ using tests::GptJob;
 using tests::number_in_environment;
 using tests::run_and_signal;
 
-/// A rank that does not hear that the job is over would live until the launcher kills it, which is later than
-/// run_command()'s patience: such a test ends by exit code 124.
+/// A rank that does not hear that the job has ended would live until the launcher kills it, which is later
+/// than run_command()'s patience: such a test ends by exit code 124.
 const std::vector<std::string> kNobodyIsKilled{"--term-timeout", "600"};
 
 /// The rank connects or is connected: it has long taken SIGTERM over, and waits for its peer.

@@ -14,7 +14,7 @@
 namespace troupe::rehearsal {
 
 /// What one member has of a communicator. Kernels run one after another, in the order in which they were
-/// launched, each when all of its streams have come to it, and occupy these streams until it is over.
+/// launched, each when all of its streams have come to it, and occupy these streams until it has ended.
 class Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   struct Launch {

@@ -92,14 +92,14 @@ TEST(UnitCalls, RefuseUnitsOutOfForwardAndBackwardOrder) {
     ASSERT_TRUE(session.acquire({0})) << "again is the same";
     ASSERT_TRUE(session.acquire({2})) << "a unit that is not used is passed over";
     expect_refused(session.acquire({1}), core::Errc::invalid_argument,
-                   "unit 1 is over in forward: units are acquired in the order of forward");
+                   "unit 1 is done in forward: units are acquired in the order of forward");
     expect_refused(session.release({1}), core::Errc::invalid_argument, "it was not acquired");
     expect_refused(session.acquire({3}), core::Errc::invalid_argument,
                    "there is no unit 3: parameters name 3, numbered from 0");
     ASSERT_TRUE(session.begin_backward());
     ASSERT_TRUE(session.acquire({2}));
     ASSERT_TRUE(session.acquire({1}));
-    expect_refused(session.acquire({2}), core::Errc::invalid_argument, "unit 2 is over in backward");
+    expect_refused(session.acquire({2}), core::Errc::invalid_argument, "unit 2 is done in backward");
   });
 }
 
@@ -113,17 +113,17 @@ TEST(UnitCalls, RefuseUnitsOutOfADeclaredOrderByName) {
     EXPECT_EQ(session.parameter({0}).value()[3], 3.0F);
     expect_refused(
         session.acquire({2}), core::Errc::invalid_argument,
-        "unit 2 is over in forward: the order of units does not have it after unit 0, which was reached");
+        "unit 2 is done in forward: the order of units does not have it after unit 0, which was reached");
     ASSERT_TRUE(session.acquire({1}));
     ASSERT_TRUE(session.release({1}));
     expect_refused(session.acquire({0}), core::Errc::invalid_argument,
-                   "unit 0 is over in forward: the order of units does not have it after unit 1");
+                   "unit 0 is done in forward: the order of units does not have it after unit 1");
     ASSERT_TRUE(session.begin_backward());
     ASSERT_TRUE(session.acquire({0}));
     EXPECT_EQ(session.parameter({0}).value()[3], 3.0F);
     ASSERT_TRUE(session.acquire({1})) << "a unit that is not used is passed over";
     expect_refused(session.acquire({2}), core::Errc::invalid_argument,
-                   "unit 2 is over in backward: the order of units does not have it after unit 1");
+                   "unit 2 is done in backward: the order of units does not have it after unit 1");
   };
 
   in_a_lane(core::Strategy::zero3, look, order);

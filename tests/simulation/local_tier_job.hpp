@@ -69,7 +69,7 @@ class LocalTierJobs : public testing::Test {
     return outcome;
   }
 
-  /// A job that saved after `steps` steps and is over.
+  /// A job that saved after `steps` steps and has ended.
   void save(TinyTrainerOptions options, std::int64_t steps) {
     options.steps = steps;
     const auto outcome = run(options);

@@ -400,7 +400,7 @@ TEST(UnitPassesCalls, ReadNoUnitOutsideOfItsPass) {
                 TRY(s.acquire({1}));
                 return s.acquire({0});
               }),
-              HasSubstr("unit 0 is over in forward"));
+              HasSubstr("unit 0 is done in forward"));
 }
 
 TEST(UnitPassesCalls, GoThroughUnitsThatEveryParameterHas) {

@@ -123,11 +123,12 @@ TEST(Diagnosis, NamesTheRankNotPostingWhatOthersAwait) {
   EXPECT_EQ(found.kind, Kind::hang);
   EXPECT_THAT(found.culprits, ElementsAre(Rank{2}));
   EXPECT_THAT(found.waiting, ElementsAre(Rank{0}, Rank{1}, Rank{3}));
-  EXPECT_THAT(found.sentence,
-              HasSubstr("rank 2 did not post all_reduce number 17 of group dp of step 5; ranks 0, 1 and 3 "
-                        "wait in it for 4.0 s; rank 2 is in step 5, in the trainer's own code; the last that "
-                        "it posted is all_reduce number 16 of group dp of step 5, which is over; its process "
-                        "computes"));
+  EXPECT_THAT(
+      found.sentence,
+      HasSubstr("rank 2 did not post all_reduce number 17 of group dp of step 5; ranks 0, 1 and 3 "
+                "wait in it for 4.0 s; rank 2 is in step 5, in the trainer's own code; the last that "
+                "it posted is all_reduce number 16 of group dp of step 5, which has ended; its process "
+                "computes"));
 }
 
 TEST(Diagnosis, SaysNothingOfShortWaitsWhileNothingHasFailed) {

@@ -26,10 +26,11 @@ core::Result<void> check_gather_dtype(const core::ParameterSpec& spec) {
   const auto reason = !spec.trainable                  ? "is frozen and has no main values that are kept"
                       : spec.dtype == core::DType::f32 ? "is f32 and has no main values beside its own"
                                                        : "is f16, which has not the range of such values";
-  return core::fail(core::Errc::invalid_argument,
-                    "parameter {} cannot be gathered as {}: it {}; register it as a bf16 parameter that is "
-                    "trained, or without ParameterSpec::gather_dtype",
-                    spec.name, wanted, reason);
+  return core::fail(
+      core::Errc::invalid_argument,
+      "parameter {} cannot be gathered as {} because it {}; register it as a bf16 parameter that is "
+      "trained, or without ParameterSpec::gather_dtype",
+      spec.name, wanted, reason);
 }
 
 }  // namespace

@@ -82,9 +82,10 @@ core::Result<void> check_options(const core::TrainingOptions& options, int data_
         "use fast numerics for gradients in the parameters' dtype");
   }
   if (options.wire_dtype != core::DType::f32 && options.wire_dtype != core::DType::bf16) {
-    return core::fail(core::Errc::invalid_argument,
-                      "gradients cannot be sent as {}; the wire's dtype is f32, or bf16, which has its range",
-                      core::name_of(options.wire_dtype));
+    return core::fail(
+        core::Errc::invalid_argument,
+        "gradients cannot be sent as {}; use f32, or bf16, which has the same range of exponents",
+        core::name_of(options.wire_dtype));
   }
   return {};
 }

@@ -58,17 +58,17 @@ typedef struct troupe_collective {
   size_t output_pieces;
   const size_t* input_counts;
   const size_t* output_counts;
-  int64_t milliseconds;         /* from when it starts; when they are over nothing more works */
+  int64_t milliseconds;         /* from when it starts; when they have passed nothing more works */
 } troupe_collective;
 
 /* Runs it in this thread, after those that were posted before; or, unless `posted` is NULL, posts it, and its memory
-   stays alive until it is over. Numbers begin with 1. After a failure other than TROUPE_INVALID_ARGUMENT every later
+   stays alive until it has ended. Numbers begin with 1. After a failure other than TROUPE_INVALID_ARGUMENT every later
    operation fails likewise. */
 troupe_status troupe_peers_run(troupe_peers* peers, const troupe_collective* collective, uint64_t* posted,
                                troupe_error* error);
-/* Until the posted collective is over; TROUPE_TIMEOUT after so long, while it goes on. */
+/* Until the posted collective has ended; TROUPE_TIMEOUT after so long, while it goes on. */
 troupe_status troupe_peers_wait(troupe_peers* peers, uint64_t posted, int64_t milliseconds, troupe_error* error);
-/* Those up to this number are over, well or not. */
+/* Those up to this number have ended, well or not. */
 uint64_t troupe_peers_completed(const troupe_peers* peers);
 
 #define TROUPE_ANY_MEMBER (-1)

@@ -263,7 +263,7 @@ troupe_status troupe_begin_pass(troupe_session* session, size_t pass, troupe_err
 troupe_status troupe_acquire(troupe_session* session, uint32_t unit, troupe_error* error);
 /* The unit is no longer read, and its gradients of this lane are complete. */
 troupe_status troupe_release(troupe_session* session, uint32_t unit, troupe_error* error);
-/* Forward of the lane is over. Needed where there are units, allowed anywhere. */
+/* Forward of the lane has ended. Needed where there are units, allowed anywhere. */
 troupe_status troupe_begin_backward(troupe_session* session, troupe_error* error);
 /* Waits until the parameter holds the last step; needed before its first read in a step. Acquires the parameter's
    unit, if it has one. */
@@ -454,7 +454,7 @@ typedef struct troupe_save_result {
 
 /* The next finished save, if there is one: `found` is 0 or 1. Never waits. */
 troupe_status troupe_take_save(troupe_session* session, int32_t* found, troupe_save_result* result, troupe_error* error);
-/* Waits until every save that was begun is over. */
+/* Waits until every save that was begun has ended. */
 troupe_status troupe_wait_saves(troupe_session* session, troupe_error* error);
 /* As these three, into the directory of the option "local-checkpoints": every rank's state on its own node, and copies
    of it at the other ranks of its clique (option "replication-factor"). A save counts when all of them are there; then

@@ -254,7 +254,7 @@ class Run {
   Narrator* narrator_;
   std::int64_t first_step_ = 0;  ///< the first of this process
   std::int64_t last_step_;       ///< steps that are done when training ends, as far as is known
-  Result<void> last_save_;       ///< of those that are over
+  Result<void> last_save_;       ///< of those that have ended
   Requests* requests_;           ///< null without a directory of checkpoints
   const RunOptions& options_;
   const std::vector<std::int32_t>& prompt_;

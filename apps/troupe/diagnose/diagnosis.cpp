@@ -47,7 +47,7 @@ std::string condition_of(const RankEvidence& rank, const Times& times) {
   const auto last = times.last_of(record);
   if (last.operation != nullptr) {
     text += fmt::format("; the last that it posted is {}", describe(*last.operation, last.group->name));
-    if (last.operation->ended_ns != 0) text += ", which is over";
+    if (last.operation->ended_ns != 0) text += ", which has ended";
   } else {
     text += "; it has posted nothing yet";
   }

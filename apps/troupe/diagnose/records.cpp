@@ -46,7 +46,7 @@ bool is_named_like_a_record(const std::string& name) {
 Result<std::vector<std::byte>> bytes_of(const fs::path& file) {
   std::error_code error;
   const auto status = fs::status(file, error);
-  if (!fs::exists(status)) return core::fail(core::Errc::not_found, "its rank has not made it, or is over");
+  if (!fs::exists(status)) return core::fail(core::Errc::not_found, "its rank has not made it, or has ended");
   if (!fs::is_regular_file(status)) return core::fail(core::Errc::corrupt, "it is no file");
   std::ifstream stream(file, std::ios::binary);
   if (!stream) return core::fail(core::Errc::io, "it cannot be opened: look at its owner and mode");

@@ -23,7 +23,7 @@ class FlightRecords {
   void begin(const Generation& generation);
   /// Looks at the processes, by rank, when the first of a generation has failed: before others are ended.
   void look(const std::map<int, std::int64_t>& processes, bool with_threads);
-  /// A generation is over: copies the records where logs are kept, and says in a line or none what held the
+  /// A generation has ended: copies the records where logs are kept, and says in a line or none what held the
   /// job up.
   std::vector<std::string> conclude();
 

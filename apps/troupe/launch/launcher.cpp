@@ -131,7 +131,7 @@ Result<std::optional<Journal>> journal_of(const Job& job) {
     return core::fail(
         Errc::mismatch,
         "--journal: {} is of job {}, whose command begins with {}; give each job a file of its own, "
-        "or remove it if that job is over",
+        "or remove it if that job has ended",
         job.options.journal, before->job, before->program.empty() ? "" : before->program.front());
   }
   return std::optional(std::move(journal));

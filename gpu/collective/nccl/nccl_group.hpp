@@ -62,7 +62,7 @@ class NcclGroup final : public Group {
   core::Result<void> register_memory(std::span<const BufferView> memory);
   /// The minimum of all members' values.
   core::Result<int> least_of_all(int own);
-  /// Waits until the operations are over; an Error fails the group, or already has.
+  /// Waits until the operations have ended; an Error fails the group, or already has.
   core::Result<void> wait(Stream& stream, const std::vector<std::shared_ptr<OperationStatus>>& statuses,
                           std::chrono::steady_clock::time_point give_up);
   // Shared by the group and its observers: the watching thread and the statuses, which hold weak references.

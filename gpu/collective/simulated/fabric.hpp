@@ -21,8 +21,8 @@ struct FabricOptions {
   double bytes_per_second = 10e9;                                    ///< of each member's link
   /// From the death of a rank to the error on its peers.
   std::chrono::nanoseconds detection_delay = std::chrono::milliseconds(2);
-  /// Devices are full: a rank's operation begins when all operations that the rank posted before it are over,
-  /// on all groups and streams. Ranks that post in different orders wait for each other.
+  /// Devices are full: a rank's operation begins when all operations that the rank posted before it have
+  /// ended, on all groups and streams. Ranks that post in different orders wait for each other.
   bool in_launch_order = false;
 };
 

@@ -18,7 +18,7 @@ namespace troupe::gpu {
 class LaunchQueue {
  public:
   std::uint64_t take() { return taken_++; }
-  /// Runs `start` when all earlier turns are over.
+  /// Runs `start` when all earlier turns have ended.
   void begin(std::uint64_t turn, std::function<void()> start);
   void end();
 

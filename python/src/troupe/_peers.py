@@ -90,7 +90,7 @@ class Message:
         self._handle, self._kept = handle, kept
 
     def wait(self, milliseconds: int) -> int:
-        """Until it is over; returns the member at the other side."""
+        """Until it has ended; returns the member at the other side."""
         member = ctypes.c_int32()
         _c.call("message_wait", self._handle, milliseconds, ctypes.byref(member))
         return member.value
@@ -142,7 +142,7 @@ class Peers:
         _c.call("peers_wait", self._handle, posted, milliseconds)
 
     def completed(self) -> int:
-        """What was posted up to this number is over."""
+        """What was posted up to this number has ended."""
         return int(_c.value("peers_completed", self._handle))
 
     def send(self, address: int, size: int, to: int, tag: int, kept: Any) -> Message:

@@ -210,7 +210,7 @@ class Save:
 
 
 class Checkpointer:
-    """Saves one state after another; a save waits until the previous one is over, so that there is one copy of the
+    """Saves one state after another; a save waits until the previous one has ended, so that there is one copy of the
     state at most. Its memory is kept for the next one."""
 
     def __init__(self) -> None:

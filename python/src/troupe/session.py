@@ -120,7 +120,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class SaveResult:
-    """A save that is over. `message` says why it was not committed; otherwise it is a warning, or empty."""
+    """A save that has ended. `message` says why it was not committed; otherwise it is a warning, or empty."""
 
     sequence: int
     step: int
@@ -351,7 +351,7 @@ class Session:
                                       result.name.decode(), result.message.decode(errors="replace"), local))
 
     def wait_saves(self) -> None:
-        """Until every save of both kinds that was begun is over."""
+        """Until every save of both kinds that was begun has ended."""
         _c.call("wait_saves", self._handle)
         _c.call("wait_local_saves", self._handle)
 

@@ -49,7 +49,7 @@ TEST(ReplacedRank, IsTheOnlyOneThatIsStartedAgain) {
     const auto done = machine.exited(rank, {}, std::chrono::seconds(20 + rank), {true, false});
     if (rank < 2) continue;
     ASSERT_NE(found<EndGeneration>(done), nullptr);
-    EXPECT_FALSE(found<EndGeneration>(done)->cause) << "that failure is over";
+    EXPECT_FALSE(found<EndGeneration>(done)->cause) << "that failure has ended";
     EXPECT_EQ(found<Finish>(done)->exit_code, 0);
   }
 }

@@ -15,7 +15,7 @@ using core::Errc;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// A storage with nothing in it, and what has to go when the test is over.
+/// A storage with nothing in it, and what has to go when the test has ended.
 class Fixture {
  public:
   virtual ~Fixture() = default;

@@ -148,7 +148,8 @@ TEST(Manifest, OfAnotherVersionIsNotRead) {
   ASSERT_FALSE(newer);
   EXPECT_EQ(newer.error().code, Errc::mismatch);
   EXPECT_EQ(newer.error().message,
-            "the checkpoint has format version 2, this program reads version 1; use a program of its time");
+            "the checkpoint has format version 2, this program reads version 1; use a build of Troupe that "
+            "reads the first");
 }
 
 TEST(Manifest, SaysWhenAFileIsNone) {

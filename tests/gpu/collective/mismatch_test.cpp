@@ -101,7 +101,7 @@ TEST_P(CollectiveMismatch, OfAMessageIsSeenByBothSides) {
                                         .dtype = DType::u8,
                                         .output = {buffer.data(), size_of(receives)},
                                         .peer = 0});
-    // Over TCP a message that was sent without being asked for is over for its sender, and so is one of no
+    // Over TCP a message that was sent without being asked for has ended for its sender, and so is one of no
     // bytes for its receiver.
     for (int i = 0; i < 2; ++i) pair.post(i, {});
     const auto next_of_sender = pair.post(0, {});

@@ -332,7 +332,7 @@ class Backend(c10d.Backend):
     monitoredBarrier = monitored_barrier
 
     def _all(self, works: list[Any], tensors: list[torch.Tensor]) -> Any:
-        """Those of one coalesced call; they run in order, so the last one is over last."""
+        """Those of one coalesced call; they run in order, so the last one ends last."""
         if not works:
             return Completed(tensors)
         last, before = works[-1], works[:-1]
@@ -387,7 +387,7 @@ class Backend(c10d.Backend):
         self.peers.abort(f"rank {self._rank} of the group aborted it")
 
     def shutdown(self) -> None:
-        """After what was sent and posted is over."""
+        """After what was sent and posted has ended."""
         with self._lock:
             left = list(self._under_way)
         for work in left:

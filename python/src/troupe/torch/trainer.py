@@ -369,7 +369,7 @@ class Trainer:
         return taken
 
     def wait_saves(self) -> None:
-        """Until every save that was begun is over."""
+        """Until every save that was begun has ended."""
         self.session.wait_saves()
         self._collect_saves()
 

@@ -73,7 +73,7 @@ class Pending(Completed):
         backend.begin(self)
 
     def wait_for(self, milliseconds: int) -> None:
-        """Until it is over."""
+        """Until it has ended."""
         raise NotImplementedError
 
     def outlives(self, error: Error) -> bool:
@@ -85,7 +85,7 @@ class Pending(Completed):
         raise NotImplementedError
 
     def finish(self, milliseconds: int) -> None:
-        """Until it is over; raises its error."""
+        """Until it has ended; raises its error."""
         if not self.is_over:
             error: Optional[Error] = None
             try:

@@ -92,8 +92,9 @@ INSTANTIATE_TEST_SUITE_P(
                 "use fast numerics"},
         Refusal{"AWireThatOverflows", [](auto&, auto& o) { o.wire_dtype = core::DType::f16; },
                 "cannot be sent as f16; the wire's dtype is f32, or bf16"},
-        Refusal{"AGatherOfF32", [](auto& p, auto&) { p[1].gather_dtype = core::DType::f8_e4m3; },
-                "weight cannot be gathered as f8_e4m3: it is f32 and has no main values beside its own"},
+        Refusal{
+            "AGatherOfF32", [](auto& p, auto&) { p[1].gather_dtype = core::DType::f8_e4m3; },
+            "weight cannot be gathered as f8_e4m3 because it is f32 and has no main values beside its own"},
         Refusal{"AGatherOfF16",
                 [](auto& p, auto&) {
                   p[1].dtype = core::DType::f16;

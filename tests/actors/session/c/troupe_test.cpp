@@ -226,7 +226,7 @@ TEST_F(CInterfaceOfUnitsInAnOrder, AcquiresThemInIt) {
   acquire(1);
   EXPECT_EQ(acquire(0)[5], 5);
   EXPECT_EQ(troupe_acquire(session_, 1, &error_), TROUPE_INVALID_ARGUMENT);
-  EXPECT_THAT(std::string(error_.message), HasSubstr("unit 1 is over in forward"));
+  EXPECT_THAT(std::string(error_.message), HasSubstr("unit 1 is done in forward"));
   ASSERT_EQ(troupe_begin_backward(session_, &error_), TROUPE_OK) << error_.message;
   EXPECT_EQ(acquire(0)[5], 5);
   acquire(1);
@@ -247,7 +247,7 @@ TEST_F(CInterfaceOfUnits, LearnsAnOrder) {
   acquire(1);
   EXPECT_EQ(acquire(0)[5], 5);
   EXPECT_EQ(troupe_acquire(session_, 1, &error_), TROUPE_INVALID_ARGUMENT);
-  EXPECT_THAT(std::string(error_.message), HasSubstr("unit 1 is over in forward"));
+  EXPECT_THAT(std::string(error_.message), HasSubstr("unit 1 is done in forward"));
   EXPECT_EQ(troupe_end_learning(session_, &error_), TROUPE_INVALID_ARGUMENT);
   EXPECT_THAT(std::string(error_.message), HasSubstr("end_learning() was called out of turn"));
 }
@@ -278,7 +278,8 @@ TEST_F(CInterface, RefusesBlocksWhereTheyCannotBe) {
   EXPECT_EQ(troupe_options_set_gather_dtype(options_, 1, "f9", &error_), TROUPE_INVALID_ARGUMENT);
   ASSERT_EQ(troupe_options_set_gather_dtype(options_, 0, "f8_e5m2", &error_), TROUPE_OK);
   EXPECT_EQ(troupe_session_join(options_, &session_, &error_), TROUPE_INVALID_ARGUMENT);
-  EXPECT_THAT(std::string(error_.message), HasSubstr("weight cannot be gathered as f8_e5m2: it is f32"));
+  EXPECT_THAT(std::string(error_.message),
+              HasSubstr("weight cannot be gathered as f8_e5m2 because it is f32"));
 }
 
 TEST_F(CInterface, RefusesAnOrderThatLacksAUnit) {
