@@ -245,7 +245,7 @@ class Rows:
                          *(self.tests(name, "gpu_tests", suite, 40) for name, suite in CONTRACTS)]),
             Section(12, [self.groups(ranks) for ranks in (1, 2, 4)]),
             Section(65, self.core_bits(), at_once),
-            Section(35, [models]),
+            Section(45, [models]),
             Section(8, [self.tests("apps/gpt: kernels and model against the host's", "apps_gpt_gpu_tests", None, 60,
                                    ("gpu", "cublas"))]),
             Section(45, benchmarks.rows()),

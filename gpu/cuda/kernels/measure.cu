@@ -229,8 +229,7 @@ __global__ void add_squares(Shape shape, DeviceArray values, std::int64_t* sum) 
   __shared__ Word words[kWords * kThreads];
   for (int word = 0; word < kWords; ++word) words[word * kThreads + static_cast<int>(threadIdx.x)] = 0;
   AddSquares<Window> body(values, words + threadIdx.x);
-  // Values that are near each other in memory are more often near each other in size.
-  for_each_pack_of_blocks(shape, body);
+  for_each_pack(shape, body);
   body.close_window();
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;

@@ -240,15 +240,6 @@ __device__ __forceinline__ void for_each_pack(const Shape& shape, Body& body) {
   for_singles(shape, share, body);
 }
 
-/// The same, but with the packs of a block next to each other.
-template <class Body>
-__device__ __forceinline__ void for_each_pack_of_blocks(const Shape& shape, Body& body) {
-  const std::size_t of_block = (shape.packs + gridDim.x - 1) / gridDim.x;
-  const std::size_t begin = blockIdx.x * of_block, end = begin + of_block;
-  for_packs(shape, {begin + threadIdx.x, end < shape.packs ? end : shape.packs, blockDim.x}, body);
-  for_singles(shape, share_of_grid(shape), body);
-}
-
 /// The only place where kernels are launched. The grid has a thread for each of `items`, but no more blocks
 /// than the device can run at a time: the kernel's loop strides over the rest.
 template <class... Parameters>
