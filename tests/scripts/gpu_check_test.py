@@ -172,12 +172,23 @@ class CutOff(InAFolder):
                 tar.add(entry, entry.name)
         return target
 
-    def start(self):
+    def start(self, *more, **how):
         out = self.folder / "out"
         out.mkdir(exist_ok=True)
         return subprocess.Popen(
             [sys.executable, SCRIPTS / "gpu_check", "--packed", self.packed_at, "--out", out, "--work",
-             self.folder / "work"], stdout=subprocess.DEVNULL)
+             self.folder / "work", *more], stdout=subprocess.DEVNULL, **how)
+
+    def test_some_rows_run_by_their_names(self):
+        self.assertEqual(self.start("--only", "^(kernels|beside a trainer)$").wait(timeout=60), 0)
+        self.assertEqual(self.table(), {"beside a trainer": "passed", "kernels": "passed"})
+
+    def test_names_that_no_row_has_are_refused(self):
+        for pattern, said in (("kernals", "no row's name has 'kernals'"), ("(", "is no regular expression")):
+            process = self.start("--only", pattern, stderr=subprocess.PIPE, universal_newlines=True)
+            _, found = process.communicate(timeout=60)
+            self.assertNotEqual(process.returncode, 0)
+            self.assertIn(said, found)
 
     def wait_for(self, process, ended):
         give_up = time.monotonic() + 60
