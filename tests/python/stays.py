@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A rank that stays when another is lost:  stays.py FOLDER STRATEGY STEPS SECONDS. A step takes so many seconds at least.
-Writes a line per step, "STEP LOSS PID", to FOLDER/rank_N, and at the end the bits of the model to FOLDER/bits_N."""
+STRATEGY may end in "+experts", which all ranks share. Writes a line per step, "STEP LOSS PID", to FOLDER/rank_N, and at the end the bits of the model to FOLDER/bits_N."""
 
 import hashlib
 import os
@@ -27,12 +27,45 @@ class Model(nn.Module):
         return self.head(x)
 
 
+class Experts(nn.Module):
+    """As transformers has them."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_experts = 6
+        self.weight = nn.Parameter(torch.randn(6, 24, 24) / 5)
+
+    def forward(self, tokens, index, weights):
+        found = torch.zeros_like(tokens)
+        for expert in range(self.num_experts):
+            rows, choices = torch.where(index == expert)
+            made = torch.tanh(tokens[rows] @ self.weight[expert]) * weights[rows, choices, None]
+            found = found.index_add(0, rows, made)
+        return found
+
+
+class Mixture(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(6)
+        self.top_k = 2
+        self.router = nn.Linear(24, 6)
+        self.experts = Experts()
+        self.head = nn.Linear(24, 3)
+
+    def forward(self, x):
+        weights, index = self.router(x).softmax(-1).topk(self.top_k)
+        return self.head(x + self.experts(x, index, weights))
+
+
 def main():
     torch.set_num_threads(1)
     folder, strategy, steps = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     pace = float(sys.argv[4])
-    model = Model()
-    with troupe.torch.Trainer(model, strategy=strategy, lanes=6, lr=1e-2, clip_norm=1.0, stays=True,
+    strategy, plus, _ = strategy.partition("+")
+    model = Mixture() if plus else Model()
+    experts = {"expert_parallel": int(os.environ["WORLD_SIZE"]), "expert_tokens": 8} if plus else {}
+    with troupe.torch.Trainer(model, strategy=strategy, lanes=6, lr=1e-2, clip_norm=1.0, stays=True, **experts,
                               checkpoints=str(folder / "checkpoints")) as trainer:
         def loss_of(lane):
             draw = torch.Generator().manual_seed(trainer.next_step * 100 + lane)

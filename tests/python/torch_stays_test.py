@@ -51,11 +51,12 @@ class Stays(unittest.TestCase):
     def setUpClass(cls):
         cls.alone = Job("ddp", ranks=1)
 
-    def expect_going_on(self, job, victim):
+    def expect_going_on(self, job, victim, alone=None):
+        alone = alone or self.alone
         self.assertEqual(job.code, 0, job.output)
         self.assertIsNotNone(job.killed)
-        self.assertEqual(job.bits, self.alone.bits, job.output)
-        losses = {step: loss for step, loss, _ in self.alone.steps[0]}
+        self.assertEqual(job.bits, alone.bits, job.output)
+        losses = {step: loss for step, loss, _ in alone.steps[0]}
         for rank, lines in job.steps.items():
             for step, loss, _ in lines:
                 self.assertEqual(loss, losses[step], f"rank {rank}, step {step}")
@@ -74,6 +75,17 @@ class Stays(unittest.TestCase):
                 job = Job(strategy, "--max-restarts", "1", victim=victim)
                 self.expect_going_on(job, victim)
                 self.assertLessEqual(len(job.steps[1]), STEPS + 10, "it went back further than to a recent save")
+
+    def test_experts_that_ranks_share_go_on_from_a_save(self):
+        alone = Job("ddp+experts", ranks=1)
+        for strategy, victim in (("zero1+experts", 1), ("ddp+experts", 0)):
+            with self.subTest(strategy=strategy):
+                job = Job(strategy, "--max-restarts", "1", victim=victim)
+                self.expect_going_on(job, victim, alone)
+
+    def test_a_spare_without_a_rank_has_no_experts(self):
+        job = Job("ddp+experts", "--spares", "1", victim=0)
+        self.assertIn("start without --spares", job.output)
 
     def test_a_spare_takes_the_place(self):
         job = Job("ddp", "--spares", "1", victim=0)

@@ -165,7 +165,12 @@ class Experts:
         _c.call("experts_combine", self._handle, routing, rows, slots, row_bytes)
 
     def free(self, routing: Any) -> None:
-        _c.value("routing_free", self._handle, routing)
+        if self._handle:
+            _c.value("routing_free", self._handle, routing)
+
+    def end(self) -> None:
+        """With its session, which has freed what was routed."""
+        self._handle = None
 
 
 class Session:

@@ -78,7 +78,13 @@ class ExpertModule:
         self.module.forward = self._forward
 
     def leave(self) -> None:
+        """Before the session ends, or when it has: what autograd still holds of it is not freed then."""
         self.module.__dict__.pop("forward", None)
+        self._layer.end()
+
+    def belongs_to(self, rank: int) -> bool:
+        """Whether that rank of the job has these experts."""
+        return self.first == rank % self.ranks * self.count
 
     def _forward(self, tokens: torch.Tensor, index: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         if self._computes_one:

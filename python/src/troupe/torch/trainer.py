@@ -96,6 +96,9 @@ class Trainer:
         made = Options()
         self._place = place = place_of(model, options.pop("device", None))
         self._unfilled = Unfilled(model, place.device, init)
+        if expert_tokens is not None and os.environ.get("RANK") == "spare":
+            raise Error(Status.UNAVAILABLE, "a spare knows no rank, and so not which experts it would have; start without "
+                        "--spares, with --max-restarts")
         self._experts = experts_of(model, expert_parallel, expert_tokens, lanes, made)
         if self._experts and place.device.type != "cpu":
             raise Error(Status.UNAVAILABLE, f"the model is on {place.device}, and experts that ranks share are on the CPU; "
@@ -108,8 +111,6 @@ class Trainer:
         self._saves: list[SaveResult] = []
         self._stays, self._needs_checkpoint = stays, False
         self._recovered: Optional[Restored] = None
-        if stays and self._experts:
-            raise Error(Status.UNAVAILABLE, "a process whose model has experts cannot stay; leave out stays")
         own_units = units_of(model, self._parameters, units) if strategy in SHARDED or units is not None else []
 
         for name, value in {"strategy": strategy, "lanes": lanes, "clip_norm": float(clip_norm), "stays": stays,
@@ -418,6 +419,8 @@ class Trainer:
         while True:
             self._step = None
             self._gates.leave()
+            for module in self._experts:
+                module.leave()
             for parameter in self._parameters:
                 parameter.leave()
             try:
@@ -426,6 +429,10 @@ class Trainer:
                 self._is_open = False
                 raise
             _log.warning("rank %d: this process goes on after the loss of another rank: %s", self.rank, error)
+            for module in self._experts:
+                if not module.belongs_to(self.rank):
+                    raise self.abandon(f"{module.name}: this process has experts from {module.first} on, which rank "
+                                       f"{self.rank} of the new epoch has not; start without MIN:MAX ranks")
             try:
                 return self._begin(has_values=False)
             except Error as another:
