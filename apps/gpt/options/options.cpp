@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "apps/command_line/options.hpp"
 #include "apps/command_line/pairs.hpp"
 #include "apps/gpt/model/optimizer.hpp"
 #include "apps/gpt/options/option_table.hpp"
@@ -14,31 +15,6 @@ namespace troupe::apps::gpt {
 using core::Result;
 
 namespace {
-
-void add_row(CLI::App& app, const OptionRow& row) {
-  using Kind = core::OptionValue::Kind;
-  const core::OptionValue& value = row.value;
-  const auto set = value.set;
-  if (value.kind == Kind::flag) {
-    app.add_flag_callback(
-        row.name, [set] { CHECK(set("true"), "a flag takes true"); }, row.help);
-    return;
-  }
-  const auto take = [set](const CLI::results_t& texts) {
-    return std::all_of(texts.begin(), texts.end(), [&](const auto& text) { return set(text).has_value(); });
-  };
-  auto* option = app.add_option(row.name, take, row.help, false, value.shown)->type_name(value.type);
-  if (value.kind == Kind::list) {
-    option->expected(1, CLI::detail::expected_max_vector_size)->allow_extra_args(false);
-    return;
-  }
-  const auto check = [set](const std::string& text) {
-    const auto accepted = set(text);
-    return accepted ? std::string() : accepted.error().message;
-  };
-  option->check(check, value.choices);
-  if (value.has_default) option->capture_default_str();
-}
 
 Result<ModelConfig> model_config(const Options& o, const PretrainedModel* origin) {
   if (origin != nullptr) {
@@ -111,7 +87,10 @@ Options::Options() {
 }
 
 void add_options(CLI::App& app, Options& options) {
-  for (const OptionRow& row : option_table(options)) add_row(app, row);
+  for (const auto& [name, value, help, local, change] : option_table(options)) {
+    auto* option = add_value(app, name, value, help);
+    if (value.has_default && value.kind == core::OptionValue::Kind::value) option->capture_default_str();
+  }
   app.get_option("--text")->required();
   app.parse_complete_callback([&app, &options] {
     options.given.clear();
