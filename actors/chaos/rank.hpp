@@ -63,9 +63,9 @@ class EpochRoom : public std::enable_shared_from_this<EpochRoom> {
 ///
 /// The order of what it does, and with whom, is the engine's (actors/session, actors/shell/process_rank);
 /// what it computes is a model with a few numbers, since the whole engine takes a hundred times as long and
-/// is simulated by `troupe simulate` without --chaos. Of the engine it uses what decides about a failure:
-/// which state to go on with (core/checkpoint/survivors), how a checkpoint is committed, found, checked and
-/// removed (actors/planes/checkpoint).
+/// is simulated by `troupe simulate` without --chaos. It uses the parts of the engine that decide about a
+/// failure: which state to go on with (core/checkpoint/survivors), how a checkpoint is committed, found,
+/// checked and removed (actors/planes/checkpoint).
 class ChaosRank : public std::enable_shared_from_this<ChaosRank> {
  public:
   struct Start {

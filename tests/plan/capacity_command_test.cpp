@@ -57,7 +57,9 @@ TEST(PlanCapacityCommand, NamesWhatARankPinsOfItsHost) {
 
   const Json expected = {{"saves", 256 << 20}, {"restore", 32 << 20}, {"local_saves", 64 << 20}};
   EXPECT_EQ(json["pinned_host_bytes"], expected);
-  EXPECT_THAT(text, HasSubstr("pins 256 MiB for saves at most, 32 MiB for a restore, and 64 MiB"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("pins at most 256 MiB of its host's memory for saves, 32 MiB for a restore, and 64 MiB"));
 }
 
 TEST(PlanCapacityCommand, ComparesStrategiesOfOneAxisAndOfTwo) {

@@ -274,7 +274,7 @@ troupe_status troupe_before_use(troupe_session* session, uint32_t parameter, tro
 troupe_status troupe_parameter(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
                                troupe_error* error);
 /* Where to add the current lane's gradient; fetch it anew in every lane. It is in f32, unless the option
-   "gradients-in-parameter-dtype" is true. Of a parameter with a unit, where there are units, it is written, and
+   "gradients-in-parameter-dtype" is true. Where there are units, that of a parameter with a unit is written, and
    troupe_gradient_ready() called, while the unit is acquired in backward. */
 troupe_status troupe_gradient(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
                               troupe_error* error);

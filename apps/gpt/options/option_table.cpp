@@ -150,7 +150,7 @@ Rows how_it_is_trained(Options& o) {
       {"--loss-scale", text(o.loss_scale, check_loss_scale),
        "Factor of the loss before backward: none, a number, or dynamic", only({"none"}), W::curve},
       {"--loss-average", word(o.loss_average, {"tokens", "lanes"}),
-       "Of a step: tokens (over the target tokens of all lanes), or lanes (the mean of the lanes' means)",
+       "What a step's loss is the mean of: tokens (the target tokens of all lanes) or lanes (their means)",
        kLocal, W::curve},
       {"--clip-norm", number(training.clip_norm, {0, 1e30}),
        "Clip gradients to this global norm; 0: no clipping", kLocal, W::curve},

@@ -91,7 +91,7 @@ void add_config_options(CLI::App& command, ConfigArguments& arguments) {
   command.add_option("--mesh", arguments.sizes, "All of them: tp=2,pp=4,cp=1,ep=1,etp=1,vpp=2")
       ->delimiter(',');
   command.add_option("--vpp", arguments.virtual_pipeline, "Chunks of layers per pipeline stage")->check(size);
-  command.add_option("--dtype", arguments.dtype, "Of parameters: f32, f16 or bf16")
+  command.add_option("--dtype", arguments.dtype, "Dtype of parameters: f32, f16 or bf16")
       ->check(CLI::IsMember({"f32", "f16", "bf16"}))
       ->capture_default_str();
   command

@@ -287,8 +287,8 @@ void add_goodput(CLI::App& plan, int& exit_code) {
   number("--mtbf-per-device", a->mtbf_hours, core::Bounds<double>{1, 1e9},
          "Hours between failures of a device, with its part of the node");
   number("--node-share", a->node_share, core::Bounds<double>{0, 1},
-         "Of the failures that cost a node; others end one process");
-  number("--repair-hours", a->repair_hours, core::Bounds<double>{0.01, 1e5}, "Until a node is back");
+         "Share of failures that cost a node; others end one process");
+  number("--repair-hours", a->repair_hours, core::Bounds<double>{0.01, 1e5}, "Hours until a node is back");
   number("--notice", a->notice, kSeconds, "Seconds until a failure is known");
   number("--form", a->form, kSeconds, "Seconds until the ranks of the next epoch are connected");
   number("--start", a->start, kSeconds, "Seconds until a process could join");
@@ -299,9 +299,9 @@ void add_goodput(CLI::App& plan, int& exit_code) {
   number("--save-every", a->save_every, kSeconds, "Seconds between saves; 0: the interval that loses least");
   number("--stall", a->stall, kSeconds, "Seconds for which a save stops training");
   number("--write", a->write, kSeconds, "Seconds until a save can be loaded");
-  number("--days", a->days, core::Bounds<double>{0.01, 3650}, "Of the job");
-  number("--runs", a->runs, core::Bounds<int>{1, 10'000}, "Of which the mean is shown");
-  number("--seed", a->seed, kAnyNumber<std::uint64_t>, "Of the first run");
+  number("--days", a->days, core::Bounds<double>{0.01, 3650}, "Days of the job");
+  number("--runs", a->runs, core::Bounds<int>{1, 10'000}, "Simulated runs, of which the mean is shown");
+  number("--seed", a->seed, kAnyNumber<std::uint64_t>, "Seed of the first run");
   command->add_flag("--json", a->json, "Print JSON");
   command->footer(
       "Failures come at random, and the launcher's own machine decides what is done about each.\n"

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kMostRanksOfNode = 1 << 16;
 
-/// In these all launchers must agree, since each acts on them alone. Of the others node 0's count.
+/// In these all launchers must agree, since each acts on them alone. For the others node 0's count.
 constexpr const char* kDecisive[] = {"--nnodes", "--rdzv-id"};
 
 std::string value_of(const Hello& hello, const std::string& flag) {
