@@ -66,13 +66,12 @@ class ChaosRun {
                                   state(), stop == EventLoop::Stop::event_limit ? ", too many events" : ""));
       return;
     }
-    if (*job_.exit_code != 0)
-      monitor.violate("L2", fmt::format("the job ends with exit code {}: {}", *job_.exit_code, job_.verdict));
     const auto& agent = job_.leader->agent();
-    if (agent && agent->machine().restarts() > world_.setup.max_restarts)
-      monitor.violate(
-          "R3", fmt::format("{} restarts, of {}", agent->machine().restarts(), world_.setup.max_restarts));
     restarts_ = agent ? agent->machine().restarts() : 0;
+    if (restarts_ > world_.setup.max_restarts)
+      monitor.violate("R3", fmt::format("{} restarts, of {}", restarts_, world_.setup.max_restarts));
+    if (*job_.exit_code != 0 && !is_used_up())
+      monitor.violate("L2", fmt::format("the job ends with exit code {}: {}", *job_.exit_code, job_.verdict));
     check_what_calm_brings();
     // What is cut off, stopped or late has time to notice.
     const auto end = world_.loop.now() + std::chrono::seconds(60);
@@ -82,13 +81,16 @@ class ChaosRun {
     if (alive > 0) monitor.violate("R1", fmt::format("{} processes are left of a job that has ended", alive));
   }
 
+  /// There may have been too few restarts for all that failed.
+  bool is_used_up() const { return restarts_ == world_.setup.max_restarts; }
+
   /// Where a job goes on for long enough after all faults, nothing of them is left.
   void check_what_calm_brings() {
     constexpr std::chrono::seconds kCalm{15};
     if (world_.loop.now() < last_fault_ + kCalm || *job_.exit_code != 0) return;
     const auto& setup = world_.setup;
     const auto ranks = world_.monitor.newest_view().seats.size();
-    if (setup.in_place && static_cast<int>(ranks) != setup.nodes * setup.ranks)
+    if (setup.in_place && !is_used_up() && static_cast<int>(ranks) != setup.nodes * setup.ranks)
       world_.monitor.violate("L7", fmt::format("the job ends with {} of {} ranks, though all could take part",
                                                ranks, setup.nodes * setup.ranks));
     const auto listed = list_checkpoints(world_.disk);

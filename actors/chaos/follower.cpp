@@ -233,6 +233,10 @@ void ChaosFollower::signal(int generation, int slot, int signal, bool group) {
   if (slot >= static_cast<int>(processes_.size())) return;
   auto& each = processes_[static_cast<std::size_t>(slot)];
   if (!each.process || each.generation != generation) return;
+  if (world_.has(PlantedBug::says_ended) && signal == SIGTERM && each.is_running) {
+    job_.leak(std::move(each.process));
+    return exited(slot, {0, signal});
+  }
   if (!group && signal == SIGCONT) {
     each.process->wake();
     return;

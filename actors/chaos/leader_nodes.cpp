@@ -1,5 +1,6 @@
 // The model of the launcher of node 0: how the others come, and are lost.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "actors/chaos/launchers.hpp"
@@ -59,7 +60,8 @@ int ChaosLeader::node_with(const LauncherLink* link) const {
 }
 
 void ChaosLeader::hello(const std::shared_ptr<LauncherLink>& link, const LauncherHello& hello) {
-  if (is_over_) return refuse(link, false);
+  const bool is_shunned = agent_ && world_.has(PlantedBug::shuns_late);
+  if (is_over_ || is_shunned) return refuse(link, false);
   agent_ ? take_back(link, hello) : take_in(link, hello);
 }
 
@@ -116,7 +118,8 @@ void ChaosLeader::all_are_here() {
   config.ranks = config.nodes * setup.ranks;
   config.fewest_nodes = setup.fewest_nodes;
   config.fewest_ranks = setup.fewest_ranks;
-  config.max_restarts = setup.max_restarts;
+  config.max_restarts =
+      world_.has(PlantedBug::never_gives_up) ? std::numeric_limits<int>::max() : setup.max_restarts;
   config.in_place = setup.in_place;
   config.node_patience = ChaosJob::kPatience;
   // What leaves a job without progress for good is not what is simulated here.

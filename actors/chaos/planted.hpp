@@ -25,11 +25,15 @@ enum class PlantedBug : std::uint8_t {
   live_snapshot,   ///< S11: a save takes the state as it is when it is written
   ghost_commits,   ///< S14: a save is committed whatever epoch has begun since
   blames_next,     ///< S16: a launcher says that another process than the one that failed has ended
+  says_ended,      ///< NA-1: a launcher says that a process has ended once it was told to
   deaf_launcher,   ///< L2: a launcher that has lost that of node 0 does not look for it
+  forgets_saves,   ///< L6: ranks save no more once their epoch is not the first
+  shuns_late,      ///< L7: launchers that come once the job has begun are refused
   hasty_launcher,  ///< L8: a rank that computes is believed to hang
   keeps_ranks,     ///< R1: the ranks of a node that is cut off are not stopped
+  never_gives_up,  ///< R3: what ends is started again, however often it was
 };
-inline constexpr std::size_t kPlantedBugs = 19;
+inline constexpr std::size_t kPlantedBugs = 23;
 
 struct PlantedName {
   PlantedBug bug{};
@@ -53,9 +57,13 @@ inline constexpr std::array<PlantedName, kPlantedBugs> kPlantedNames{{
     {PlantedBug::live_snapshot, "live_snapshot", "S11"},
     {PlantedBug::ghost_commits, "ghost_commits", "S14"},
     {PlantedBug::blames_next, "blames_next", "S16"},
+    {PlantedBug::says_ended, "says_ended", "NA-1"},
     {PlantedBug::deaf_launcher, "deaf_launcher", "L2"},
+    {PlantedBug::forgets_saves, "forgets_saves", "L6"},
+    {PlantedBug::shuns_late, "shuns_late", "L7"},
     {PlantedBug::hasty_launcher, "hasty_launcher", "L8"},
     {PlantedBug::keeps_ranks, "keeps_ranks", "R1"},
+    {PlantedBug::never_gives_up, "never_gives_up", "R3"},
 }};
 
 }  // namespace troupe::actors

@@ -237,7 +237,8 @@ void ChaosRank::decide(const std::vector<ChaosWords>& words) {
 
 /// Others join from what is in memory, once saves that were begun are done.
 void ChaosRank::at_boundary() {
-  if (over_ % world_.setup.save_every == 0) save();
+  const bool forgets = world_.has(PlantedBug::forgets_saves) && next_.epoch.value > 1;
+  if (over_ % world_.setup.save_every == 0 && !forgets) save();
   if (!wishes_ || over_ >= world_.setup.steps) return step();
   const auto leave = [this] { lose("others join"); };
   if (!is_saving_) return leave();

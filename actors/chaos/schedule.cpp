@@ -175,8 +175,11 @@ class Draw {
     if (one_in(40)) job.steps = 40 * bounds_.steps;
     job.save_every = 1 + below(5);
     job.lanes = ranks + below(5);
-    // What ends is started again, however often that must be.
+    // What ends is started again, however often that must be; but in a few jobs, which may end of it.
     job.max_restarts = 200;
+    constexpr std::uint64_t kFewOfSoMany = 16;
+    if (schedule_.seed % kFewOfSoMany == 5)
+      job.max_restarts = static_cast<int>(schedule_.seed / kFewOfSoMany % 4);
   }
 
   /// All ranks of an epoch are on a node that is cut off, and go on for as long as their launcher looks for

@@ -101,7 +101,8 @@ struct ChaosBounds {
 };
 
 /// By swarm: a seed switches kinds of faults on or off, draws a job, and faults that leave it recoverable: a
-/// launcher of node 0 dies only where there is a journal, and there are restarts for all that ends.
+/// launcher of node 0 dies only where there is a journal, and there are restarts for all that ends, but in
+/// every sixteenth job.
 ChaosSchedule drawn_schedule(std::uint64_t seed, const ChaosBounds& bounds);
 
 }  // namespace troupe::actors

@@ -39,7 +39,8 @@ TEST(Chaos, AJobSurvivesWhateverLeavesItRecoverable) {
     const auto report = run_chaos(schedule);
 
     ASSERT_THAT(report.violations, testing::IsEmpty()) << to_text(schedule);
-    EXPECT_EQ(report.exit_code, 0) << to_text(schedule);
+    const bool is_used_up = report.restarts == schedule.setup.max_restarts;
+    EXPECT_TRUE(report.exit_code == 0 || is_used_up) << to_text(schedule);
     coverage.add(report.coverage);
   }
   EXPECT_THAT(coverage.lacking(), testing::IsEmpty()) << "every kind of fault has met every phase";
