@@ -1,10 +1,17 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <regex>
 #include <set>
 #include <string>
@@ -294,6 +301,59 @@ TEST(LaunchNodes, LogsAndReportAreOnEachNode) {
   EXPECT_EQ(read_file(folder(1) / "attempt_0/0/stdout.log"), "hello from 2\n");
   EXPECT_EQ(read_file(folder(0) / "job_report.json"), read_file(folder(1) / "job_report.json"));
   EXPECT_THAT(read_file(folder(1) / "job_report.json"), HasSubstr("\"world_size\": 4"));
+}
+
+/// Connections of somebody who says nothing, of which a hundred stay.
+class SilentCrowd {
+ public:
+  bool come(int port) {
+    sockaddr_in place{};
+    place.sin_family = AF_INET;
+    place.sin_port = htons(static_cast<std::uint16_t>(port));
+    place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const int one = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    // Nothing of them stays in the system's tables.
+    const linger at_once{1, 0};
+    ::setsockopt(one, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    sockets_.push_back(one);
+    if (sockets_.size() > kStay) leave();
+    return ::connect(one, reinterpret_cast<const sockaddr*>(&place), sizeof place) == 0;
+  }
+  ~SilentCrowd() {
+    while (!sockets_.empty()) leave();
+  }
+
+ private:
+  static constexpr std::size_t kStay = 100;
+  void leave() {
+    ::close(sockets_.front());
+    sockets_.pop_front();
+  }
+  std::deque<int> sockets_;
+};
+
+TEST(LaunchNodes, TenThousandWhoSayNothingKeepNoNodeOut) {
+  RunningNodes job({"--nproc-per-node", "1", "sh", "-c", "echo rank $RANK of $WORLD_SIZE"}, {}, 1);
+  ASSERT_TRUE(eventually(
+      [&] { return job.at(0).err().find("waiting for 1 of 2 nodes; here is") != std::string::npos; }));
+  SilentCrowd crowd;
+  for (int i = 0; i < 5'000; ++i) ASSERT_TRUE(crowd.come(job.port()));
+  const std::filesystem::path descriptors = fmt::format("/proc/{}/fd", job.at(0).pid());
+  const auto open = std::distance(std::filesystem::directory_iterator(descriptors), {});
+
+  job.start(1);
+  // More come with the other launcher, until the job has ended.
+  for (int i = 0; i < 5'000 && crowd.come(job.port()); ++i) continue;
+  const auto outcomes = job.wait();
+
+  EXPECT_LE(open, 64 + 32) << "at most 64 strangers are heard out";
+  for (const auto& [code, out, err] : outcomes) {
+    EXPECT_EQ(code, 0) << err;
+    EXPECT_THAT(out, HasSubstr(" of 2"));
+  }
+  EXPECT_LE(lines_of(outcomes[0].err).size(), 40U) << "each stranger would be a line";
+  EXPECT_THAT(outcomes[0].err, AllOf(HasSubstr("others like it are only counted"),
+                                     HasSubstr("1000 connections were of no launcher of this job")));
 }
 
 TEST(LaunchNodes, MissingOneIsNamedWhenTimeIsUp) {

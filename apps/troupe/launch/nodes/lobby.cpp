@@ -25,6 +25,7 @@ using core::Errc;
 using core::Result;
 
 constexpr std::size_t kMostStrangers = 64;
+constexpr int kNamedStrangers = 8;
 
 /// Where to listen so that all who know the meeting place by its name reach it. /etc/hosts often gives a
 /// host's own name the loopback address, by which no other host comes.
@@ -74,7 +75,7 @@ Result<void> Lobby::open(const Meeting& meeting) {
   }
   if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor_.bind(place, error);
-  if (!error) acceptor_.listen(128, error);
+  if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
   if (!error) return {};
   std::error_code ignored;
   acceptor_.close(ignored);
@@ -115,6 +116,7 @@ void Lobby::receive(tcp::socket socket) {
   if (strangers_.size() == kMostStrangers) {
     const auto oldest = strangers_.front();
     strangers_.pop_front();
+    complain(*oldest, "it has said nothing, and others have come since");
     oldest->close();
   }
   const auto link =
@@ -135,10 +137,20 @@ void Lobby::receive(tcp::socket socket) {
           [this, raw](const std::string& reason) {
             const auto known = raw->shared_from_this();
             forget(raw);
-            refused_(fmt::format("a connection from {} is no launcher of this job: {}", known->peer_address(),
-                                 reason));
+            complain(*known, reason);
           },
   });
+}
+
+void Lobby::complain(const NodeLink& link, const std::string& reason) {
+  if (++turned_away_ <= kNamedStrangers) {
+    refused_(fmt::format("a connection from {} is no launcher of this job: {}{}", link.peer_address(), reason,
+                         turned_away_ == kNamedStrangers ? "; others like it are only counted" : ""));
+  } else if (turned_away_ == next_to_say_) {
+    refused_(fmt::format("{} connections were of no launcher of this job, the last from {}: {}", turned_away_,
+                         link.peer_address(), reason));
+    next_to_say_ *= 10;
+  }
 }
 
 void Lobby::forget(const NodeLink* link) {

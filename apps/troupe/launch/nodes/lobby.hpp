@@ -31,7 +31,8 @@ class Lobby {
 
   /// Errc::already_exists if somebody listens there already.
   core::Result<void> open(const Meeting& meeting);
-  /// From now on guests are let in. `refused` gets a line for people for each stranger.
+  /// From now on guests are let in. `refused` gets a line for people for each of the first strangers, and
+  /// then one whenever there are ten times as many.
   void start(const actors::JobToken& secret, Guest guest, std::function<void(std::string)> refused);
   void close();
 
@@ -39,6 +40,7 @@ class Lobby {
   void accept();
   void receive(asio::ip::tcp::socket socket);
   void forget(const NodeLink* link);
+  void complain(const NodeLink& link, const std::string& reason);
 
   asio::io_context& loop_;
   std::string host_;
@@ -49,6 +51,8 @@ class Lobby {
   Guest guest_;
   std::function<void(std::string)> refused_;
   std::deque<std::shared_ptr<NodeLink>> strangers_;  ///< who have not said who they are; the oldest first
+  int turned_away_ = 0;
+  int next_to_say_ = 100;
 };
 
 }  // namespace troupe::apps
