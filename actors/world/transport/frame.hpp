@@ -11,8 +11,8 @@
 
 namespace troupe::actors {
 
-/// A frame consists of its length (u32, of what follows), its kind (u8) and its body. Numbers are little
-/// endian. The kinds are on the wire: only append.
+/// A frame consists of its length (u32, of what follows), its kind (u8), its body and, after the handshake, a
+/// tag (16 bytes). Numbers are little endian. The kinds are on the wire: only append.
 enum class FrameKind : std::uint8_t {
   hello = 1,      ///< initiator: magic, version, rank, nonce
   challenge = 2,  ///< acceptor: magic, version, rank, nonce, proof
@@ -25,7 +25,7 @@ enum class FrameKind : std::uint8_t {
 };
 
 inline constexpr std::uint32_t kTransportMagic = 0x45505254;  // "TRPE" as bytes
-inline constexpr std::uint16_t kTransportVersion = 2;
+inline constexpr std::uint16_t kTransportVersion = 3;
 inline constexpr std::size_t kFrameHeaderBytes = 5;
 /// The largest permitted length: for frames of an authenticated peer, and for anyone's.
 inline constexpr std::size_t kMaxFrameBytes = std::size_t{1} << 20;

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "actors/world/transport/frame_tag.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::actors {
@@ -52,8 +53,11 @@ void TransportMachine::put(FrameKind kind, Time now, Fill&& fill) {
   ByteWriter writer(output_);
   writer.number(static_cast<std::uint8_t>(kind));
   fill(writer);
-  std::size_t length = output_.size() - start - 4;
+  const bool has_tag = is_joined();
+  std::size_t length = output_.size() - start - 4 + (has_tag ? sizeof(Tag) : 0);
   for (std::size_t i = 0; i < 4; ++i) output_[start + i] = static_cast<std::byte>(length >> (8 * i));
+  if (has_tag)
+    writer.bytes(tag_of(own_key_, frames_sent_++, std::span<const std::byte>(output_).subspan(start)));
   spoke_ = now;
 }
 
@@ -105,19 +109,36 @@ void TransportMachine::receive(std::span<const std::byte> bytes, Time now) {
       break;
     }
     if (rest.size() < 4 + length) break;
-    auto handled = handle(static_cast<FrameKind>(rest[4]), rest.subspan(kFrameHeaderBytes, length - 1), now);
+    auto handled = take_frame(rest.first(4 + length), now);
     if (!handled) fail(std::move(handled).error());
     done += 4 + length;
   }
   input_.erase(input_.begin(), input_.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
-core::Result<void> TransportMachine::check_length(std::size_t length) const {
-  std::size_t limit = is_joined() ? kMaxFrameBytes : kMaxHandshakeFrameBytes;
-  if (length >= 1 && length <= limit) return {};
+core::Result<void> TransportMachine::take_frame(std::span<const std::byte> frame, Time now) {
   if (is_joined()) {
-    return core::fail(Errc::corrupt, "{} announced a frame of {} bytes; 1 to {} are allowed", peer_name(),
-                      length, limit);
+    const auto tagged = frame.first(frame.size() - sizeof(Tag));
+    const auto tag = ByteReader(frame.last(sizeof(Tag))).array<Tag>();
+    if (!is_tag(tag, peer_key_, frames_received_++, tagged)) {
+      return core::fail(
+          Errc::corrupt,
+          "a frame on the connection to {} is not what it sent: its bytes were changed, repeated "
+          "or left out on the way, or another program sent it",
+          peer_name());
+    }
+    frame = tagged;
+  }
+  return handle(static_cast<FrameKind>(frame[4]), frame.subspan(kFrameHeaderBytes), now);
+}
+
+core::Result<void> TransportMachine::check_length(std::size_t length) const {
+  const std::size_t least = is_joined() ? 1 + sizeof(Tag) : 1;
+  const std::size_t limit = is_joined() ? kMaxFrameBytes : kMaxHandshakeFrameBytes;
+  if (length >= least && length <= limit) return {};
+  if (is_joined()) {
+    return core::fail(Errc::corrupt, "{} announced a frame of {} bytes; {} to {} are allowed", peer_name(),
+                      length, least, limit);
   }
   return core::fail(Errc::corrupt,
                     "expected a handshake of Troupe, found \"{}\"; another program uses this port",
@@ -235,8 +256,15 @@ Proof TransportMachine::proof_of(std::string_view who) const {
   return prove(options_.token, transcript(who));
 }
 
+/// The words begin otherwise than those of proofs, so that no proof is a key.
+Proof TransportMachine::key_of(bool acceptors) const {
+  return proof_of(acceptors ? "frames of the acceptor" : "frames of the initiator");
+}
+
 void TransportMachine::join(Time now) {
   state_ = State::joined;
+  own_key_ = key_of(is_acceptor());
+  peer_key_ = key_of(!is_acceptor());
   heard_ = now;
   events_.emplace_back(Joined{peer_});
 }

@@ -66,8 +66,10 @@ using TransportEvent = std::variant<Joined, Received, Left, Lost>;
 ///
 /// TR-1: every message sent is delivered at most once and in order, or the sender gets Left or Lost. TR-2:
 /// until a peer has proved itself it makes us hold at most kMaxHandshakeFrameBytes and one read's bytes.
-/// TR-3: it learns nothing about the job but this rank's number. The bytes are authenticated only at the
-/// handshake and are not encrypted: the wire between the ranks is trusted.
+/// TR-3: it learns nothing about the job but this rank's number. TR-4: each frame after the handshake has a
+/// tag, under a key of this connection and direction, with the frame's number: one that was changed,
+/// repeated, left out, moved or comes from elsewhere ends the connection. Nothing is encrypted: whoever can
+/// read the wire reads messages.
 class TransportMachine {
  public:
   using Time = std::chrono::nanoseconds;
@@ -113,6 +115,7 @@ class TransportMachine {
     over
   };
 
+  core::Result<void> take_frame(std::span<const std::byte> frame, Time now);
   core::Result<void> handle(FrameKind kind, std::span<const std::byte> body, Time now);
   core::Result<void> on_hello(ByteReader body, Time now);
   core::Result<void> on_challenge(ByteReader body, Time now);
@@ -125,6 +128,7 @@ class TransportMachine {
 
   core::Error unproven() const;
   Proof proof_of(std::string_view who) const;
+  Proof key_of(bool acceptors) const;
   std::vector<std::byte> transcript(std::string_view who) const;
   void join(Time now);
   void lose(core::Error why);
@@ -145,6 +149,10 @@ class TransportMachine {
   std::uint64_t sent_ = 0;          ///< also the sequence of the next message
   std::uint64_t acknowledged_ = 0;  ///< how many of those were acknowledged
   std::uint64_t received_ = 0;
+  Proof own_key_{};  ///< of tags
+  Proof peer_key_{};
+  std::uint64_t frames_sent_ = 0;  ///< since the handshake
+  std::uint64_t frames_received_ = 0;
   std::vector<TransportEvent> events_;
 };
 

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "actors/world/transport/frame_tag.hpp"
 #include "actors/world/transport/machine.hpp"
 
 namespace troupe::actors {
@@ -59,6 +60,36 @@ struct Pair {
   TransportMachine initiator;
   TransportMachine acceptor;
 };
+
+/// A frame as it is on the wire.
+inline std::vector<std::byte> frame_of(FrameKind kind, std::span<const std::byte> body) {
+  std::vector<std::byte> frame;
+  ByteWriter(frame)
+      .number(static_cast<std::uint32_t>(body.size() + 1))
+      .number(static_cast<std::uint8_t>(kind));
+  ByteWriter(frame).bytes(body);
+  return frame;
+}
+
+/// As rank 0, the acceptor of a Pair, writes its frames after the handshake.
+inline std::vector<std::byte> tagged(FrameKind kind, std::span<const std::byte> body, std::uint64_t number) {
+  std::vector<std::byte> transcript;
+  ByteWriter(transcript)
+      .text("frames of the acceptor")
+      .bytes(options_of(TransportOptions::Side::acceptor).nonce)
+      .bytes(options_of(TransportOptions::Side::initiator).nonce)
+      .number(std::int32_t{0})
+      .number(std::int32_t{1})
+      .text("job");
+  std::vector<std::byte> frame;
+  ByteWriter(frame)
+      .number(static_cast<std::uint32_t>(1 + body.size() + sizeof(Tag)))
+      .number(static_cast<std::uint8_t>(kind))
+      .bytes(body);
+  const auto tag = tag_of(prove(token_of(7), transcript), number, frame);
+  ByteWriter(frame).bytes(tag);
+  return frame;
+}
 
 /// "joined 1, received x, left, lost timeout", as one line.
 inline std::string story_of(const std::vector<TransportEvent>& events) {
