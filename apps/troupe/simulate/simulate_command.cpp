@@ -42,6 +42,7 @@ struct Options {
   int microbatches = 1;
   int units = 4;
   int optimizer_instances = 1;
+  int layer_milliseconds = 0;
   int gathered_units = 2;
   core::DeclaredOrder order{};
   bool learns_order = false;
@@ -131,6 +132,7 @@ core::Result<Run> simulate(const Options& o, std::uint64_t seed) {
   actors::TinyTrainerOptions trainer;
   trainer.layers = o.units;
   trainer.weighs = o.weights;
+  if (o.layer_milliseconds > 0) trainer.layer_time = std::chrono::milliseconds(o.layer_milliseconds);
   trainer.session.training.optimizer_instances = o.optimizer_instances;
   trainer.session.training.gathered_units = o.gathered_units;
   (o.learns_order ? trainer.learned : trainer.session.order) = o.order;
@@ -286,6 +288,9 @@ void add_simulate_command(CLI::App& troupe, int& exit_code) {
       "one rank")
       ->capture_default_str();
   add_number(*command, "--units", o->units, {1, 1024}, "Layers of the model")->capture_default_str();
+  add_number(*command, "--layer-ms", o->layer_milliseconds, {0, 60'000},
+             "Virtual milliseconds that forward, and backward, of a layer takes; 0: a twentieth of one")
+      ->capture_default_str();
   add_number(*command, "--optimizer-instances", o->optimizer_instances, {1, 4096},
              "Replicas of the sharded optimizer; for hsdp and hfsdp, the size of the outer axis")
       ->capture_default_str();
