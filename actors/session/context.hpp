@@ -49,6 +49,12 @@ struct SessionContext {
         {{rank(), messages::Role::trainer, 0}, {rank(), role, index}, world.epoch(), std::move(message)});
   }
 
+  /// The same for what leads to launches at once: the trainer's thread may run the role.
+  void post_and_run(messages::Role role, std::uint32_t index, messages::Message message) const {
+    world.post_and_run(
+        {{rank(), messages::Role::trainer, 0}, {rank(), role, index}, world.epoch(), std::move(message)});
+  }
+
   /// Every rank says its word; all get what rank 0 answers to the words, which are in the order of ranks.
   using Answer = std::function<std::string(const std::vector<std::string>& words)>;
   core::Result<std::string> ask(const std::string& topic, const std::string& word,

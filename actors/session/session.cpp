@@ -294,7 +294,8 @@ core::Result<void> Session::gradient_ready(core::ParameterIndex parameter) {
   const auto bucket = s.plan.parameters[parameter.value].bucket;
   s.meter->gradient_ready(bucket, s.plan.specs[parameter.value].name);
   s.data->mark_computed(parameter, s.lane);
-  s.context->post(Role::gradient_bucket, bucket.value, messages::GradientReady{s.step, s.lane, parameter});
+  s.context->post_and_run(Role::gradient_bucket, bucket.value,
+                          messages::GradientReady{s.step, s.lane, parameter});
   return {};
 }
 

@@ -55,13 +55,15 @@ struct CafStage::Impl {
   explicit Impl(CafStageOptions given) : options(std::move(given)) {
     configure(config, options.policy, options.workers);
     system = std::make_unique<caf::actor_system>(config);
+    here = std::make_unique<Here>(*system);
   }
 
-  void post(Envelope envelope);
+  void post(Envelope envelope, Unit from = nullptr);
   void fail_rank(std::string why);
 
   CafStageOptions options;
   caf::actor_system_config config;
+  std::unique_ptr<Here> here;  ///< used by the trainer's thread; outlives the actors that it has run
   std::unique_ptr<caf::actor_system> system;
   std::map<messages::Address, caf::actor> parts;  // written before start(), read by all threads after
   std::mutex subscribers_mutex;                   // guards subscribers
@@ -114,7 +116,10 @@ class RoleActor final : public caf::event_based_actor, private EffectSink {
     supervise(call, [this](std::string_view what) { host_.threw(what); });
   }
 
-  void post(Envelope envelope) override { stage_->post(std::move(envelope)); }
+  void post(Envelope envelope) override {
+    const Unit here = stage_->here->unit();
+    stage_->post(std::move(envelope), unit_of(*this) == here ? here : nullptr);
+  }
   void arm(TimerId id, std::uint64_t generation, std::chrono::nanoseconds after) override {
     armed_[id] = generation;
     wait_on({id, generation, posix::Countdown(after, clock().now())});
@@ -139,7 +144,7 @@ class RoleActor final : public caf::event_based_actor, private EffectSink {
 
 }  // namespace
 
-void CafStage::Impl::post(Envelope envelope) {
+void CafStage::Impl::post(Envelope envelope, Unit from) {
   posted.fetch_add(1, std::memory_order_relaxed);
   if (envelope.to.rank != options.rank) {
     if (auto sent = options.send_remote(envelope); !sent) {
@@ -160,7 +165,7 @@ void CafStage::Impl::post(Envelope envelope) {
   }
   auto found = parts.find(envelope.to);
   if (found != parts.end())
-    tell(found->second, caf_messages::Posted{std::move(envelope), gpu::HostLine::current().past()});
+    tell(found->second, caf_messages::Posted{std::move(envelope), gpu::HostLine::current().past()}, from);
 }
 
 /// For an actor that has ended though nobody told it to.
@@ -241,6 +246,11 @@ void CafStage::start() {
 
 void CafStage::post(Envelope envelope) {
   impl_->post(std::move(envelope));
+}
+
+void CafStage::post_and_run(Envelope envelope) {
+  impl_->post(std::move(envelope), impl_->here->unit());
+  impl_->here->run();
 }
 
 void CafStage::blame(const messages::Address& role, std::string what) {

@@ -59,6 +59,11 @@ class CafStage {
   /// From any thread. To local roles, this rank's trainer, or another rank; the sender takes care of epochs.
   void post(messages::Envelope envelope);
 
+  /// The same from the trainer's thread, on which the role then runs, and whoever it speaks to: until all are
+  /// idle, but for those that another thread runs at the moment. So nobody is woken for what takes less time
+  /// than that.
+  void post_and_run(messages::Envelope envelope);
+
   /// Work that the role asked for has thrown `what` outside of its actor: the role's parent decides. From any
   /// thread.
   void blame(const messages::Address& role, std::string what);

@@ -283,6 +283,12 @@ void ProcessRank::post(messages::Envelope envelope) {
   if (state_->stage) state_->stage->post(std::move(envelope));
 }
 
+/// Without the lock, which what is run may ask for: the same thread opens and closes the stage.
+void ProcessRank::post_and_run(messages::Envelope envelope) {
+  hear_own(envelope);
+  if (state_->stage) state_->stage->post_and_run(std::move(envelope));
+}
+
 void ProcessRank::blame(const messages::Address& role, std::string what) {
   std::shared_lock lock(state_->stage_mutex);
   if (state_->stage) state_->stage->blame(role, std::move(what));

@@ -46,6 +46,7 @@ class ProcessRank final : public RankWorld {
   void spawn(messages::Address address, std::unique_ptr<Machine> machine) override;
   core::Result<void> start() override;
   void post(messages::Envelope envelope) override;
+  void post_and_run(messages::Envelope envelope) override;
   void blame(const messages::Address& role, std::string what) override;
   void close() override;
   bool has_others_standing_by() override;

@@ -80,6 +80,8 @@ class RankWorld {
   virtual core::Result<void> start() = 0;
   /// From any thread.
   virtual void post(messages::Envelope envelope) = 0;
+  /// From the trainer's thread, which may run the role, and whoever it speaks to, before it goes on.
+  virtual void post_and_run(messages::Envelope envelope) { post(std::move(envelope)); }
   /// Work that this role asked for has thrown `what` in a thread that is not its own: the role's parent
   /// decides. From any thread.
   virtual void blame(const messages::Address& role, std::string what) = 0;

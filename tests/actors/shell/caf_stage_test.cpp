@@ -93,6 +93,53 @@ TEST_F(CafStageTest, RunsNothingBeforeTheSchedulerDoes) {
   EXPECT_EQ(conductor.heard.size(), 1u);
 }
 
+TEST_F(CafStageTest, RunsIdleRolesOnTheThreadThatSpeaksToThem) {
+  conductor.on_message = [this](const messages::Envelope&, Outbox& outbox) {
+    outbox.send(kSupervisor, messages::BucketReduced{});
+    outbox.perform(LaunchCollective{});
+    outbox.send(kConductor, messages::StepBegan{});
+    conductor.on_message = [](const auto&, auto&) {};
+  };
+  start();
+
+  stage->post_and_run({kTrainer, kConductor, {5}, messages::StepBegan{}});
+
+  EXPECT_EQ(conductor.heard.size(), 2U);
+  EXPECT_EQ(supervisor.heard, (std::vector<std::string>{"BucketReduced"}));
+  EXPECT_EQ(done, (std::vector<std::string>{"work of conductor @ rank 1"}));
+  scheduler().run();
+  EXPECT_EQ(conductor.heard.size(), 2U) << "nothing was left to the scheduler";
+}
+
+TEST_F(CafStageTest, LeavesRolesToTheSchedulerThatItRunsAlready) {
+  start();
+  post(kConductor, messages::StepBegan{});
+
+  stage->post_and_run({kTrainer, kConductor, {5}, messages::GradientReady{}});
+
+  EXPECT_TRUE(conductor.heard.empty());
+  scheduler().run();
+  EXPECT_EQ(conductor.heard, (std::vector<std::string>{"StepBegan", "GradientReady"}));
+}
+
+/// They would keep the trainer from its own work for ever.
+TEST_F(CafStageTest, LeavesRolesToTheSchedulerThatSpeakWithoutEnd) {
+  int turns = 0;
+  conductor.on_message = [&](const messages::Envelope&, Outbox& outbox) {
+    if (++turns < 100'000) outbox.send(kSupervisor, messages::BucketReduced{});
+  };
+  supervisor.on_message = [](const messages::Envelope&, Outbox& outbox) {
+    outbox.send(kConductor, messages::StepBegan{});
+  };
+  start();
+
+  stage->post_and_run({kTrainer, kConductor, {5}, messages::StepBegan{}});
+
+  EXPECT_LT(turns, 1000);
+  scheduler().run();
+  EXPECT_EQ(turns, 100'000);
+}
+
 TEST_F(CafStageTest, CarriesEffectsToTheirPlacesInOrder) {
   conductor.on_message = [](const messages::Envelope&, Outbox& outbox) {
     outbox.send({{0}, Role::coordinator, 0}, messages::RankFailed{});
