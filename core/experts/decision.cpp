@@ -31,8 +31,11 @@ Result<void> decide(const RouterRule& rule, std::span<const T> logits, std::span
         expert_capacity(static_cast<std::int64_t>(rows), rule.router.choices, count, *rule.capacity_factor));
   }
   decision.dispatch = dispatch<T>(count, experts, weights, capacity);
-  decision.load = expert_load<T>(rule.router, logits, experts);
-  decision.loss = rule.balance * balance_loss(rule.router, decision.load);
+  decision.loss = 0;
+  if (rule.balance > 0) {
+    decision.load = expert_load<T>(rule.router, logits, experts);
+    decision.loss = rule.balance * balance_loss(rule.router, decision.load);
+  }
   if (rule.z_loss > 0) decision.loss += rule.z_loss * z_loss<T>(count, logits);
   return {};
 }

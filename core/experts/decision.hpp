@@ -28,7 +28,7 @@ struct RouterDecision {
   std::vector<std::int32_t> experts;  ///< (N, K)
   Dispatch dispatch;
   std::vector<std::int64_t> chosen, dropped;  ///< (E): choices of these rows, and those without room
-  ExpertLoad load;                            ///< of the whole microbatch
+  ExpertLoad load;                            ///< of the whole microbatch; empty without a balance loss
   /// What the router adds to the loss of the words, of the whole microbatch. Of ranks that share sequences
   /// one has it, and the others 0.
   double loss = 0;

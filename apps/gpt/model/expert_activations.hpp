@@ -32,7 +32,7 @@ struct ExpertChoices {
   std::int32_t* choice_of_slot = nullptr;  ///< (S)
   std::int32_t* slot_of_choice = nullptr;  ///< (N, K)
   std::int32_t* experts = nullptr;         ///< (N, choices)
-  std::int32_t* counts = nullptr;          ///< (E) choices of the whole microbatch
+  std::int32_t* counts = nullptr;  ///< (E) choices of the whole microbatch, if there is a balance loss
   /// (R) each, for grouped products: where a received row goes among theirs, and the reverse.
   std::int32_t* product_of_row = nullptr;
   std::int32_t* row_of_product = nullptr;
