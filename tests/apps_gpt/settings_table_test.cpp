@@ -111,6 +111,7 @@ const std::vector<OptionRow> kAllOptions{
     {"--pipeline-chunks", "2", W::none, Among::alike,
      "--pipeline-parallel 2 --pipeline-schedule interleaved"},
     {"--optimizer-instances", "2", W::none},
+    {"--keep-instances", "", W::none},
     {"--gathered-units", "1", W::none},
     {"--bucket-elements", "4000", W::none},
     {"--no-overlap", "", W::none},

@@ -13,7 +13,9 @@
 namespace troupe {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 /// The steps in the record, as they were taken, for each epoch.
 std::vector<std::vector<std::int64_t>> steps_of_epochs(const std::string& output) {
@@ -29,6 +31,12 @@ std::vector<std::vector<std::int64_t>> steps_of_epochs(const std::string& output
 
 class FewerRanks : public tests::LostRanks {
  protected:
+  void expect_nothing_taken_again(const Run& run, const std::string& name) const {
+    EXPECT_EQ(steps_taken_again(name), 0);
+    // A job that begins from first values again has a record of its own.
+    EXPECT_THAT(run.result.output, Not(HasSubstr("is not enough to go on from")));
+  }
+
   /// Begins with four ranks, and goes on with `fewest` at least.
   static tests::GptJob job_with(int fewest, std::vector<std::string> trainer_options = {}) {
     return {4, 120, {"--nproc-per-node", fmt::format("{}:4", fewest)}, std::move(trainer_options)};
@@ -71,7 +79,7 @@ TEST_F(FewerRanks, GoOnDownToOne) {
 }
 
 TEST_F(FewerRanks, AreAsManyAsBeforeOnceProcessesCanJoin) {
-  auto job = job_with(2);
+  auto job = job_with(2, {"--strategy", "ddp"});
   job.steps = 400;
   job.launch_options.insert(job.launch_options.end(), {"--max-restarts", "2"});
   constexpr int kNever = 0;
@@ -82,7 +90,34 @@ TEST_F(FewerRanks, AreAsManyAsBeforeOnceProcessesCanJoin) {
               HasSubstr("the job goes on with 3 ranks: those after rank 1 are one less now"));
   EXPECT_THAT(run.result.output, HasSubstr("the job goes on with 4 ranks, "));
   expect_bits("joined", 400);
-  EXPECT_EQ(steps_taken_again("joined"), 0) << "nothing was saved, and all of it was in memory";
+  expect_nothing_taken_again(run, "joined");
+}
+
+TEST_F(FewerRanks, KeepCopiesOfShardsInOthersMemory) {
+  constexpr int kNever = 0;
+  const auto job_of = [](const std::string& strategy) {
+    return job_with(2, {"--strategy", strategy, "--optimizer-instances", "2", "--keep-instances"});
+  };
+  int lost = 0;
+  for (const std::string strategy : {"zero1", "zero2", "zero3"}) {
+    SCOPED_TRACE(strategy);
+
+    const auto run = lose(job_of(strategy), strategy, {{12, {lost}}, {60, {(lost + 1) % 4}}}, kNever);
+
+    EXPECT_THAT(run.result.output, AllOf(HasSubstr("goes on with 3 ranks"), HasSubstr("on with 2 ranks")));
+    expect_nothing_taken_again(run, strategy);
+    expect_bits(strategy, 120);
+    ++lost;
+  }
+  auto job = job_of("zero3");
+  job.steps = 400;
+  job.launch_options.insert(job.launch_options.end(), {"--max-restarts", "2"});
+
+  const auto run = lose(job, "joined", {{12, {1}}, {30, {3}}}, kNever);
+
+  EXPECT_THAT(run.result.output, HasSubstr("the job goes on with 4 ranks, "));
+  expect_bits("joined", 400);
+  expect_nothing_taken_again(run, "joined");
 }
 
 TEST_F(FewerRanks, AreMoreWithoutASaveWhereStateIsShared) {

@@ -217,8 +217,7 @@ Rows ranks(Options& o) {
        named(training.strategy, core::strategy_from_name,
              {"ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp"}),
        "What is sharded: ddp nothing, zero1 the optimizer, zero2 gradients too, zero3 parameters too; hsdp "
-       "and "
-       "hfsdp within each of --optimizer-instances",
+       "and hfsdp within each of --optimizer-instances",
        kRanks, W::told},
       {"--numerics", named(training.numerics, core::numerics_from_name, {"ordered", "fast"}),
        "ordered (same bits for any number of ranks) or fast", kRanks, W::curve},
@@ -229,8 +228,7 @@ Rows ranks(Options& o) {
        W::curve},
       {"--gather-dtype", gathered(trainer.gather_dtype),
        "With --dtype bf16, f8_e4m3 or f8_e5m2: round the matrices of layers to blocks of 32 elements with "
-       "one "
-       "scale (MXFP8), and gather them in this form",
+       "one scale (MXFP8), and gather them in this form",
        kRanks, W::curve},
       {"--collectives", word(o.run.world.collectives, {"automatic", "shared_memory", "tcp", "nccl"}),
        "automatic, shared_memory, tcp or nccl", kRanks, W::none},
@@ -258,6 +256,8 @@ Rows ranks(Options& o) {
        "Elements after which a bucket closes, instead of the default", kRanks, W::none},
       {"--optimizer-instances", number(training.optimizer_instances, {1, 65536}),
        "Replicas of the sharded optimizer; for hsdp and hfsdp, the size of the outer axis", kRanks, W::none},
+      {"--keep-instances", flag(o.run.keeps_instances),
+       "Where ranks become fewer: the next higher number of instances, not the next lower", kRanks, W::none},
       {"--gathered-units", number(training.gathered_units, {1, 1024}),
        "Layers whose full parameters may exist at once where parameters are sharded", kRanks, W::none},
       {"--output", unset(text(o.run.output)),

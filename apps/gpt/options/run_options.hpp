@@ -68,6 +68,9 @@ struct RunOptions {
   std::int64_t trace_steps = 0;
   std::int64_t save_every = 0;   ///< steps; 0: only at the end, and when requested by a signal
   std::int64_t local_every = 0;  ///< steps between local copies
+  /// What ranks a job goes on with may not be divided by the optimizer's instances. Then there are more of
+  /// them, and each rank keeps more, instead of fewer.
+  bool keeps_instances = false;
   /// "auto": from the newest whole checkpoint in the directory, if there is one; "never": from scratch
   /// (restarts of this run still resume); otherwise a checkpoint, or a directory of them, to begin from.
   std::string resume = "auto";

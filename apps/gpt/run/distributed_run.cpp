@@ -261,8 +261,17 @@ class Run {
   TextCodec& codec_;
 };
 
+/// The number of the optimizer's instances that divides the ranks and is next to the wanted one: below it, or
+/// with `keeps` above it.
+int instances_over(int ranks, int wanted, bool keeps) {
+  if (!keeps) return std::gcd(wanted, ranks);
+  int instances = std::min(wanted, ranks);
+  while (ranks % instances != 0) ++instances;
+  return instances;
+}
+
 /// The options for the epoch's ranks. There may be fewer than at first, and then what does not divide them is
-/// less, which changes no bit.
+/// less, or more, which changes no bit.
 RunOptions for_epoch(RunOptions options, const Corpus& corpus, actors::RankWorld& world) {
   const auto ranks = world.world_size();
   add_settings(options.settings, corpus, ranks);
@@ -272,8 +281,8 @@ RunOptions for_epoch(RunOptions options, const Corpus& corpus, actors::RankWorld
   if (world.epoch().value == 1) return options;
   auto& training = session.training;
   const int others = training.tensor_parallel * training.pipeline_parallel * training.expert_parallel;
-  training.optimizer_instances =
-      std::gcd(training.optimizer_instances, std::max(1, ranks.value / std::max(1, others)));
+  training.optimizer_instances = instances_over(std::max(1, ranks.value / std::max(1, others)),
+                                                training.optimizer_instances, options.keeps_instances);
   auto& local = session.local;
   if (local.cliques.empty() && !core::make_cliques(ranks, local.jump, local.factor))
     local.jump = local.factor = 1;
