@@ -8,6 +8,7 @@ import ranks  # first: it says where troupe is
 import models
 
 import torch
+import transformers
 from torch import nn
 
 import troupe
@@ -98,6 +99,8 @@ class OnMeta(unittest.TestCase):
             with self.subTest(count=count, strategy=strategy):
                 self.assertEqual(ranks.results(count, trained, on_meta, loss_of_model, strategy), count * wanted)
 
+    @unittest.skipIf(int(transformers.__version__.split(".")[0]) < 5,
+                     f"transformers {transformers.__version__} does not fill the frequencies of rotary embeddings")
     def test_of_transformers_is_filled_by_the_model(self):
         wanted = ranks.results(1, trained, llama_on_meta, mean_of_losses, "zero1")
         self.assertEqual(ranks.results(2, trained, llama_on_meta, mean_of_losses, "zero3"), 2 * wanted)
