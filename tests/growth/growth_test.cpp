@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <ostream>
 #include <string>
@@ -68,6 +69,26 @@ TEST_P(Growth, OfAJobCostsEachRankNoMore) {
   EXPECT_LE(many.allocations, 1.02 * few.allocations) << few.allocations;
   EXPECT_LE(many.events, 1.02 * few.events) << few.events;
   EXPECT_LE(many.messages, 1.02 * few.messages) << few.messages;
+}
+
+/// Longer than a silence counts as a loss.
+TEST(ManyRanks, AreNotTakenForLostWhileAllCompute) {
+  TinyTrainerOptions trainer;
+  trainer.layers = 1;
+  trainer.steps = 1;
+  trainer.layer_time = std::chrono::seconds(8);
+  SimulationOptions options;
+  options.ranks = {512};
+  Simulation simulation(options);
+
+  const auto report = simulation.run([&](SimulatedRank& rank) -> core::Result<void> {
+    const auto result = simulate_tiny_rank(rank, trainer);
+    if (!result) return tl::unexpected(result.error());
+    return {};
+  });
+
+  EXPECT_TRUE(report.violations.empty());
+  for (const auto& result : report.results) EXPECT_TRUE(result.has_value());
 }
 
 INSTANTIATE_TEST_SUITE_P(
