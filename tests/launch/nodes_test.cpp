@@ -291,7 +291,7 @@ TEST(LaunchNodes, ASignalToAllIsOneRequest) {
 TEST(LaunchNodes, LogsAndReportAreOnEachNode) {
   const TemporaryDirectory logs;
   RunningNodes job({"--log-dir", logs.path().string(), "--tee", "3", "--nproc-per-node", "2", "sh", "-c",
-                    "echo hello from $RANK; [ $RANK != 3 ] || exit 4"});
+                    "echo hello from $RANK; [ $RANK != 3 ] || { sleep 0.3; exit 4; }"});
   job.wait();
   const auto folder = [&](int node) {
     return logs.path() / (job.at(0).job() + (node == 0 ? "" : "_node_" + std::to_string(node)));
