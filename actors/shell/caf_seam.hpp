@@ -1,7 +1,7 @@
 #pragma once
 
-// Every difference between CAF 0.17.6 (Debian's) and 1.x that matters to Troupe. No other file asks for CAF's
-// version.
+// Every difference between CAF 0.17.6 (Debian's) and 1.x that matters to Troupe, but for caf_units.hpp's. No
+// other file asks for CAF's version.
 
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
@@ -9,9 +9,7 @@
 #include <caf/send.hpp>
 #include <chrono>
 #include <condition_variable>
-#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,6 +17,7 @@
 #include <vector>
 
 #include "actors/shell/caf_release.hpp"
+#include "actors/shell/caf_units.hpp"
 #include "actors/shell/role_host.hpp"
 #include "actors/shell/scheduler_policy.hpp"
 #include "actors/shell/subscribers.hpp"
@@ -26,12 +25,7 @@
 #include "posix/countdown.hpp"
 
 #if TROUPE_CAF_VERSION < 10000
-#include <caf/execution_unit.hpp>
-#include <caf/resumable.hpp>
-#include <caf/scheduler/abstract_coordinator.hpp>
 #include <caf/scheduler/test_coordinator.hpp>
-#else
-#include <caf/anon_mail.hpp>
 #endif
 #if TROUPE_CAF_VERSION >= 1800
 #include <caf/init_global_meta_objects.hpp>
@@ -130,91 +124,6 @@ inline void run_pending([[maybe_unused]] caf::actor_system& system) {
   if (coordinator != nullptr) coordinator->run();
 #endif
 }
-
-#if TROUPE_CAF_VERSION < 10000
-/// What runs an actor: a thread of the scheduler, or Here. Null: whatever the scheduler chooses.
-using Unit = caf::execution_unit*;
-#else
-using Unit = void*;  // units cannot be chosen any more
-#endif
-
-inline Unit unit_of([[maybe_unused]] const caf::local_actor& actor) {
-#if TROUPE_CAF_VERSION < 10000
-  return actor.context();
-#else
-  return nullptr;
-#endif
-}
-
-/// `from` is the unit that sends it, which also runs the receiver if nobody else does.
-template <class Message>
-void tell(const caf::actor& to, Message message, [[maybe_unused]] Unit from = nullptr) {
-#if TROUPE_CAF_VERSION < 10000
-  if (to)
-    caf::actor_cast<caf::abstract_actor*>(to)->eq_impl(caf::make_message_id(), nullptr, from,
-                                                       std::move(message));
-#else
-  caf::anon_mail(std::move(message)).send(to);
-#endif
-}
-
-/// Runs actors on the thread that speaks to them: an actor that was idle belongs to the unit from which its
-/// message comes, until it is idle again. Used by one thread.
-class Here {
- public:
-  explicit Here([[maybe_unused]] caf::actor_system& system)
-#if TROUPE_CAF_VERSION < 10000
-      : unit_(system)
-#endif
-  {
-  }
-
-  Unit unit() {
-#if TROUPE_CAF_VERSION < 10000
-    return &unit_;
-#else
-    return nullptr;
-#endif
-  }
-  /// Until all are idle to whom this unit has spoken; those that others keep busy meanwhile go to the
-  /// scheduler.
-  void run() {
-#if TROUPE_CAF_VERSION < 10000
-    unit_.run();
-#endif
-  }
-
- private:
-#if TROUPE_CAF_VERSION < 10000
-  class OwnUnit final : public caf::execution_unit {
-   public:
-    explicit OwnUnit(caf::actor_system& system) : caf::execution_unit(&system) {}
-    void exec_later(caf::resumable* actor) override { ready_.push_back(actor); }
-    void run() {
-      constexpr int kMostTurns = 64;
-      for (int turn = 0; !ready_.empty(); ++turn) {
-        caf::resumable* const actor = ready_.front();
-        ready_.pop_front();
-        if (turn >= kMostTurns) {
-          system().scheduler().enqueue(actor);
-          continue;
-        }
-        const auto result = actor->resume(this, kMessagesOfTurn);
-        if (result == caf::resumable::resume_later) {
-          ready_.push_back(actor);
-        } else {
-          caf::intrusive_ptr_release(actor);
-        }
-      }
-    }
-
-   private:
-    static constexpr std::size_t kMessagesOfTurn = 32;
-    std::deque<caf::resumable*> ready_;  // each with a reference of ours, as the scheduler has
-  };
-  OwnUnit unit_;
-#endif
-};
 
 /// Sends a message to itself after a delay.
 template <class Message>

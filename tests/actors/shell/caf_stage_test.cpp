@@ -93,7 +93,7 @@ TEST_F(CafStageTest, RunsNothingBeforeTheSchedulerDoes) {
   EXPECT_EQ(conductor.heard.size(), 1u);
 }
 
-TEST_F(CafStageTest, RunsIdleRolesOnTheThreadThatSpeaksToThem) {
+TEST_F(CafStageTest, RunsIdleRolesOnTheThreadOfTheSpeaker) {
   conductor.on_message = [this](const messages::Envelope&, Outbox& outbox) {
     outbox.send(kSupervisor, messages::BucketReduced{});
     outbox.perform(LaunchCollective{});
