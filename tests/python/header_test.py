@@ -17,8 +17,9 @@ TEXT = "".join(re.sub(r"/\*.*?\*/", "", Path(name).read_text(encoding="utf-8"), 
 del sys.argv[1:]
 # Pointers to functions.
 TEXT = re.sub(r"void \(\*fill\)\([^)]*\)", "FILL fill", TEXT)
+TEXT = re.sub(r"int \(\*launch\)\([^)]*\)", "LAUNCH launch", TEXT)
 TEXT = re.sub(r"int\d\d_t \(\*([sg]et)\)\([^)]*\)", lambda found: f"STORE_{found[1].upper()} {found[1]}", TEXT)
-POINTERS = {"FILL": _c.Fill, "STORE_SET": _c.StoreSet, "STORE_GET": _c.StoreGet}
+POINTERS = {"FILL": _c.Fill, "LAUNCH": _c.Launch, "STORE_SET": _c.StoreSet, "STORE_GET": _c.StoreGet}
 NUMBERS = {"int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "uint32_t": ctypes.c_uint32,
            "uint64_t": ctypes.c_uint64, "size_t": ctypes.c_size_t, "double": ctypes.c_double, "float": ctypes.c_float,
            "int": ctypes.c_int, "void": None}

@@ -232,7 +232,7 @@ TEST(ExpertModel, EveryParameterIsReadyOnceWhereverTheTokensGo) {
 
   EXPECT_THAT(ready, Each(1));
   // Equal logits choose the first two experts.
-  EXPECT_THAT(model.routes()[1].load.counts, ElementsAre(10, 10, 0, 0));
+  EXPECT_THAT(model.routes()[1].chosen, ElementsAre(10, 10, 0, 0));
   EXPECT_THAT(gradients.tensors[model.table().blocks[1].experts->experts[3].down], Each(0.0F));
 }
 

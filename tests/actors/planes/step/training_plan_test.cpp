@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"NarrowGradientsInOrder", [](auto&, auto& o) { o.gradients_in_parameter_dtype = true; },
                 "use fast numerics"},
         Refusal{"AWireThatOverflows", [](auto&, auto& o) { o.wire_dtype = core::DType::f16; },
-                "cannot be sent as f16; the wire's dtype is f32, or bf16"},
+                "cannot be sent as f16; use f32, or bf16, which has the same range"},
         Refusal{
             "AGatherOfF32", [](auto& p, auto&) { p[1].gather_dtype = core::DType::f8_e4m3; },
             "weight cannot be gathered as f8_e4m3 because it is f32 and has no main values beside its own"},
