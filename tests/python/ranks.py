@@ -14,6 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python" / "src"))
 
 LIMIT_SECONDS = 120
+GRACE_SECONDS = 10  # of the others after a rank has failed, where all must succeed
 
 
 class Failed(Exception):
@@ -37,23 +38,30 @@ def _run(rank, count, port, file, body, arguments):
     except BaseException as error:  # pylint: disable=broad-except
         result = (False, "".join(traceback.format_exception(type(error), error, error.__traceback__)))
     file.write_bytes(pickle.dumps(result))
+    return result[0]
 
 
-def _wait(children):
-    """Exit statuses; children that outlive the limit are killed."""
+def _wait(children, grace):
+    """Exit statuses of processes; those that outlive the limit, or `grace` seconds after the first failure, are killed."""
     deadline = time.monotonic() + LIMIT_SECONDS
-    statuses = []
-    for pid in children:
-        watched = os.pidfd_open(pid)
-        ended, _, _ = select.select([watched], [], [], max(0, deadline - time.monotonic()))
-        os.close(watched)
+    watched = {os.pidfd_open(pid): pid for pid in children}
+    statuses = {}
+    while watched:
+        ended, _, _ = select.select(list(watched), [], [], max(0, deadline - time.monotonic()))
         if not ended:
-            os.kill(pid, signal.SIGKILL)
-        statuses.append(os.waitpid(pid, 0)[1])
-    return statuses
+            for pid in watched.values():
+                os.kill(pid, signal.SIGKILL)
+            deadline = time.monotonic() + LIMIT_SECONDS
+        for descriptor in ended:
+            os.close(descriptor)
+            pid = watched.pop(descriptor)
+            statuses[pid] = os.waitpid(pid, 0)[1]
+            if statuses[pid] != 0:
+                deadline = min(deadline, time.monotonic() + grace)
+    return [statuses[pid] for pid in children]
 
 
-def outcomes(count, body, *arguments):
+def outcomes(count, body, *arguments, grace=LIMIT_SECONDS):
     """What body(*arguments) returned on each rank, or a Failed for a rank that raised or died."""
     port = _free_port()
     sys.stdout.flush()
@@ -64,13 +72,14 @@ def outcomes(count, body, *arguments):
         for rank in range(count):
             pid = os.fork()
             if pid == 0:
+                status = 1
                 try:
-                    _run(rank, count, port, files[rank], body, arguments)
+                    status = 0 if _run(rank, count, port, files[rank], body, arguments) else 1
                 finally:
                     sys.stderr.flush()
-                    os._exit(0)
+                    os._exit(status)
             children.append(pid)
-        statuses = _wait(children)
+        statuses = _wait(children, grace)
         found = []
         for rank, file in enumerate(files):
             if not file.exists():
@@ -83,8 +92,8 @@ def outcomes(count, body, *arguments):
 
 def results(count, body, *arguments):
     """As outcomes(), where every rank must succeed."""
-    found = outcomes(count, body, *arguments)
-    for outcome in found:
-        if isinstance(outcome, Failed):
-            raise outcome
+    found = outcomes(count, body, *arguments, grace=GRACE_SECONDS)
+    failed = [outcome for outcome in found if isinstance(outcome, Failed)]
+    if failed:  # those that were killed after another's failure do not tell it
+        raise min(failed, key=lambda failure: "ended with wait status" in str(failure))
     return found

@@ -5,6 +5,7 @@ between ranks: as plain PyTorch computes them on the whole."""
 import unittest
 
 import ranks  # first: it says where troupe is
+import groups
 
 import torch
 import torch.distributed as dist
@@ -15,14 +16,12 @@ from troupe.torch import Batch, Trainer
 from troupe.torch.functional import (masked_mean, masked_variance, vocab_parallel, vocab_parallel_entropy,
                                      vocab_parallel_log_probabilities)
 
-BACKEND = "troupe" if hasattr(dist.Backend, "_ensure_backend_registered") else "gloo"
-
 
 def over(count, body, *arguments):
     def joined():
-        dist.init_process_group(BACKEND)
+        groups.join()
         result = body(*arguments)
-        dist.destroy_process_group()
+        groups.leave()
         return result
     return ranks.results(count, joined if count > 1 else lambda: body(*arguments))
 
@@ -275,7 +274,7 @@ class Batches(unittest.TestCase):
 
 def beside_a_trainer():
     """Twice: the store that ranks met in the first time is still there."""
-    dist.init_process_group(BACKEND)
+    groups.join()
     losses = []
     for _ in range(2):
         torch.manual_seed(0)
@@ -284,7 +283,7 @@ def beside_a_trainer():
             for lane in step:
                 step.backward(masked_mean(model(drawn((3, 4), lane)), torch.ones(3, 8)))
         losses.append(step.outcome.loss)
-    dist.destroy_process_group()
+    groups.leave()
     return losses
 
 

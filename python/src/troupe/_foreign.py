@@ -24,6 +24,9 @@ _OF_RANK = re.compile(r"(?P<item>.+)_(?P<rank>\d+)\.pt")
 
 def unpickled(source: Any, what: str) -> Any:
     """Nothing is run that the file names, beyond what torch knows to be harmless and argparse's Namespace."""
+    if not hasattr(torch.serialization, "safe_globals"):
+        raise Error(Status.UNAVAILABLE, f"{what} is read with PyTorch 2.5 or newer, found {torch.__version__}; pip install "
+                    "-U torch")
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(source, map_location="cpu", weights_only=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import json
 import logging
 import os
@@ -186,6 +187,11 @@ class Reader(FileSystemReader):
         return super().read_data(dataclasses.replace(plan, items=own), planner)
 
 
+def _alone(is_alone: bool) -> dict[str, bool]:
+    """For DCP; older ones find out themselves."""
+    return {"no_dist": True} if is_alone and "no_dist" in inspect.signature(dcp.save).parameters else {}
+
+
 def _cause_of(error: CheckpointException) -> BaseException:
     """The first rank's failure of ours; otherwise all of them, as DCP tells them, which is no Exception."""
     for cause, *_ in error.failures.values():
@@ -238,7 +244,7 @@ class Checkpointer:
     def _write(self, state: dict[str, Any], save: Save) -> None:
         try:
             dcp.save(state, storage_writer=Writer(save.directory), process_group=self._group,
-                     no_dist=self._group is None)
+                     **_alone(self._group is None))
             save._future.set_result(None)
         except BaseException as error:  # pylint: disable=broad-except
             cause = _cause_of(error) if isinstance(error, CheckpointException) else error
@@ -295,6 +301,6 @@ def load(state_dict: dict[str, Any], directory: Union[str, os.PathLike[str]], *,
     reader, alone = Reader(directory, verify=verify), not (dist.is_available() and dist.is_initialized())
     reader.read_metadata()  # what is wrong with it is told here; DCP wraps such errors
     try:
-        dcp.load(state_dict, storage_reader=reader, process_group=process_group, no_dist=alone)
+        dcp.load(state_dict, storage_reader=reader, process_group=process_group, **_alone(alone))
     except CheckpointException as error:
         raise _cause_of(error) from None
