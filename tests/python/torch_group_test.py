@@ -141,6 +141,35 @@ def every_form_of_memory():
             dist.all_reduce(tensor)
     assert all(tensor.eq(size).all() for tensor in several)
 
+    for dtype in (torch.int64, torch.bool):  # one tensor each, which is written whole, and nothing beside it
+        around = torch.zeros(3 * size + 2, dtype=dtype)
+        mine = torch.tensor([rank % 2, 1, 0], dtype=dtype)
+        dist.all_gather_into_tensor(around[1:-1], mine)
+        whole = torch.tensor([value for member in range(size) for value in (member % 2, 1, 0)], dtype=dtype)
+        assert torch.equal(around[1:-1], whole) and not around[0] and not around[-1]
+        part = torch.zeros(3, dtype=dtype)
+        dist.reduce_scatter_tensor(part, whole, op=dist.ReduceOp.MAX)
+        assert torch.equal(part, mine)
+
+
+def threads():
+    """Several in one group: all the same, so it does not matter whose comes first."""
+    wrong = []
+
+    def many():
+        for _ in range(100):
+            found = torch.ones(3)
+            dist.all_reduce(found)
+            if not found.eq(dist.get_world_size()).all():
+                wrong.append(found)
+
+    running = [threading.Thread(target=many) for _ in range(3)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert not wrong, wrong
+
 
 def messages():
     size, rank = dist.get_world_size(), dist.get_rank()
@@ -278,6 +307,9 @@ class Values(unittest.TestCase):
 
     def test_of_messages_keep_their_tags_and_tell_their_source(self):
         over(3, messages)
+
+    def test_of_calls_from_several_threads_do_not_mix(self):
+        over(2, threads)
 
     def test_stay_within_groups(self):
         over(3, groups)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import socket
+import threading
 import weakref
 from datetime import timedelta
 from typing import Any, Optional, Protocol, Sequence
@@ -83,6 +84,18 @@ def _counts(counts: Optional[Sequence[int]]) -> Any:
     return None if counts is None else (ctypes.c_size_t * len(counts))(*counts)
 
 
+class _Request:
+    """A collective with up to one piece of memory to read and one to write, which calls fill in one after another."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        given, taken = (_c.Piece * 1)(), (_c.Piece * 1)()
+        self.given, self.taken, self.error = given[0], taken[0], _c.CError()
+        self.asked = _c.Collective(inputs=given, outputs=taken)
+        self.pointers = ctypes.byref(self.asked), None, ctypes.byref(self.error)
+        self.run = _c.library().troupe_peers_run
+
+
 class Message:
     """On its way. `kept` is what its memory belongs to."""
 
@@ -124,6 +137,7 @@ class Peers:
             raise error from (failures[0] if failures else None)
         if beside is None:
             _beside = weakref.ref(self)
+        self._request = _Request()
 
     def run(self, kind: int, dtype: int, inputs: Sequence[Piece], outputs: Sequence[Piece], milliseconds: int, *,
             reduction: int = _c.SUM, root: int = 0, input_counts: Optional[Sequence[int]] = None,
@@ -137,6 +151,27 @@ class Peers:
         posted = ctypes.c_uint64()
         _c.call("peers_run", self._handle, ctypes.byref(asked), ctypes.byref(posted))
         return posted.value
+
+    def run_one(self, kind: int, dtype: int, reduction: int, root: int, given: Piece, taken: Piece,
+                milliseconds: int) -> None:
+        """As run() in this thread, with at most one piece to read and one to write; where there is none, both its numbers
+        are 0. A tenth of what run() costs."""
+        request = self._request
+        if not request.lock.acquire(blocking=False):  # another thread is in here
+            self.run(kind, dtype, [given], [taken] if taken[0] else [], milliseconds, reduction=reduction, root=root)
+            return
+        try:
+            asked = request.asked
+            asked.kind, asked.dtype, asked.reduction, asked.root, asked.milliseconds = (
+                kind, dtype, reduction, root, milliseconds)
+            request.given.data, request.given.count = given
+            request.taken.data, request.taken.count = taken
+            asked.input_pieces, asked.output_pieces = given[0] != 0, taken[0] != 0
+            status = request.run(self._handle, *request.pointers)
+            if status != 0:
+                raise Error(status, request.error.message.decode(errors="replace"))
+        finally:
+            request.lock.release()
 
     def wait(self, posted: int, milliseconds: int) -> None:
         _c.call("peers_wait", self._handle, posted, milliseconds)
