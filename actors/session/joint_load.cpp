@@ -109,11 +109,12 @@ Result<void> JointLoad::make_rounds() {
   return {};
 }
 
-Result<void> JointLoad::share(const core::Manifest& manifest, core::SharedLoadPlan plan,
-                              LoadExchange::Wanted wanted, const LoadExchange::MemoryOf& memory_of) {
-  exchange_ = TRY(LoadExchange::create(manifest, std::move(plan), in_.world.rank(), in_.world.world_size(),
-                                       std::move(wanted), in_.options.exchange_bytes));
-  TRY(exchange_->take_from(memory_of));
+Result<void> JointLoad::share(const core::Survival& survival, LoadExchange::Wanted wanted,
+                              const HeldBoxes& held, UploadPool* uploads) {
+  exchange_ =
+      TRY(LoadExchange::create(survival.manifest, survival.plan, in_.world.rank(), in_.world.world_size(),
+                               std::move(wanted), in_.options.exchange_bytes));
+  TRY(exchange_->take_from(held.lookup(survival.manifest), uploads));
   if (exchange_->rounds() == 0) return {};
   TRY(make_rounds());
   return exchange();

@@ -12,12 +12,14 @@
 
 #include "actors/planes/checkpoint/load_exchange.hpp"
 #include "actors/planes/step/data_plane.hpp"
+#include "actors/session/held_boxes.hpp"
 #include "actors/session/host_exchange.hpp"
 #include "actors/session/trainer_inbox.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "actors/world/storage.hpp"
 #include "core/checkpoint/manifest.hpp"
 #include "core/checkpoint/shared_load.hpp"
+#include "core/checkpoint/survivors.hpp"
 #include "core/result.hpp"
 #include "gpu/buffer.hpp"
 #include "gpu/collective/group.hpp"
@@ -53,10 +55,10 @@ class JointLoad {
   core::Result<void> read(Storage& storage, const std::string& name, const core::Manifest& manifest,
                           const core::SharedTargets& shared, std::vector<core::LoadTarget> targets,
                           std::vector<std::span<std::byte>> memory, UploadPool* uploads);
-  /// Instead of read() and exchange(): the plan's readers have its shards in memory, and give them to those
-  /// that want them. By all ranks alike, which have the same plan; `manifest` must outlive the load.
-  core::Result<void> share(const core::Manifest& manifest, core::SharedLoadPlan plan,
-                           LoadExchange::Wanted wanted, const LoadExchange::MemoryOf& memory_of);
+  /// Instead of read() and exchange(): ranks have in memory what they give to those that want it. By all
+  /// ranks alike, which have the same plan; it must outlive the load. `uploads` as in read().
+  core::Result<void> share(const core::Survival& survival, LoadExchange::Wanted wanted, const HeldBoxes& held,
+                           UploadPool* uploads);
   /// This rank has no plan, for whatever reason; the others need not wait for it. Does nothing after read().
   core::Result<void> withdraw();
   /// Brings what other ranks have read. After an Error no rank can continue: the state is partly loaded.

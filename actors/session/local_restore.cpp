@@ -17,15 +17,37 @@ using core::Errc;
 using core::Value;
 using messages::Role;
 
-core::Result<void> Restore::load_local(const RestoreChoice& choice) {
-  TRY(retrieve_local(choice));
+/// What is in this rank's storage, and beside it.
+core::Result<FoundCopies> Restore::find_all_copies() const {
+  FoundCopies all;
+  for (const auto& [rank, storage] : all_copies_) {
+    auto found = find_copies(*storage);
+    // Those beside it may be about to change.
+    if (!found && rank != in_.rank()) continue;
+    if (!found) return found;
+    for (auto& copy : found->held) {
+      if (rank != in_.rank()) copy.beside = rank;
+      all.held.push_back(copy);
+    }
+    if (rank == in_.rank()) all.passed_over = std::move(found->passed_over);
+  }
+  return all;
+}
+
+core::Result<void> Restore::load_local(const std::string& attempt, const RestoreChoice& choice) {
   TRY(make_uploads());
-  auto& storage = *in_.world.local_storage();
-  const auto manifest = TRY(read_copy_manifest(storage, *choice.local, in_.rank()));
+  if (choice.givers.empty()) return load_own_copy(choice);
+  gathered_ = std::make_unique<GatheredCopies>(in_, parts_.hosts, choice, attempt);
+  return gathered_->prepare(all_copies_);
+}
+
+core::Result<void> Restore::load_own_copy(const RestoreChoice& choice) {
+  TRY(retrieve_local(choice));
+  const auto manifest = TRY(read_copy_manifest(*copies_, *choice.local, in_.rank()));
   touched_.merge(state_keys(in_.plan));
   const auto& own = parts_.tensor_keys;
   touched_.merge(own.keys_of_rank(static_cast<std::size_t>(in_.rank().value), own.sets));
-  return read_copy(storage, manifest, in_.state.structure, spans_of(in_.memory), uploads_.get());
+  return read_copy(*copies_, manifest, in_.state.structure, spans_of(in_.memory), uploads_.get());
 }
 
 /// Retrieves the copies that its clique has and this rank should have, its own among them.
@@ -44,19 +66,30 @@ core::Result<void> Restore::retrieve_local(const RestoreChoice& choice) {
   return has_own ? core::Result<void>{} : retrieved;
 }
 
-/// Every rank has loaded its own copy: the rest of the state comes from the other ranks.
-core::Result<Restore::Loaded> Restore::take_over(const std::string& attempt, const core::CopyName& name) {
+/// One rank has the values that are saved with the copies of rank 0.
+core::Result<void> Restore::tell_values(const std::string& attempt, const RestoreChoice& choice) const {
+  const auto giver = choice.givers.empty() ? core::CopyGiver{} : choice.givers.front();
+  if (giver.from != in_.rank()) return {};
+  const auto manifest = TRY(read_copy_manifest(*all_copies_.at(giver.storage), *choice.local, core::Rank{0}));
+  const auto common = TRY(core::parse_value(manifest.common));
+  const auto topology = TRY(core::parse_value(manifest.topology));
+  return in_.rendezvous.set(attempt + "values", TRY(core::value_text(Value::List{common, topology})));
+}
+
+/// Every rank has loaded its own copy, or what it gives: the rest of the state comes from the other ranks.
+core::Result<Restore::Loaded> Restore::take_over(const std::string& attempt, const RestoreChoice& choice) {
+  const auto& name = *choice.local;
   const auto deadline = in_.options.checkpoint.deadline;
-  if (in_.is_first_rank()) {
-    const auto manifest = TRY(read_copy_manifest(*in_.world.local_storage(), name, in_.rank()));
-    const auto common = TRY(core::parse_value(manifest.common));
-    const auto topology = TRY(core::parse_value(manifest.topology));
-    TRY(in_.rendezvous.set(attempt + "values", TRY(core::value_text(Value::List{common, topology}))));
-  }
+  TRY(tell_values(attempt, choice));
   const auto values = TRY(core::parse_value(TRY(in_.rendezvous.get(attempt + "values", deadline))));
   const auto* trained = values.find("0.optimizer_steps");
   if (trained == nullptr || !trained->as_int())
     return core::fail(Errc::corrupt, "{} has no 'optimizer_steps' in its common values", directory_of(name));
+  if (gathered_) {
+    const auto exchanged = std::exchange(gathered_, nullptr)->exchange(uploads_.get());
+    // No rank goes on with a part of it, and no rank waits for this one.
+    if (!exchanged) return tl::unexpected(in_.abandon(exchanged.error()));
+  }
   TRY(round_parameters());
   in_.data.gather_parameters();
   TRY(in_.inbox.wait_gathered(deadline));
@@ -77,11 +110,12 @@ core::Result<Restore::Loaded> Restore::take_over(const std::string& attempt, con
 
 /// Checks every byte of this rank's copies of a save that could not be loaded.
 void Restore::note_damage(const core::CopyName& name) {
-  const auto found = find_copies(*copies_, in_.world.world_size());
+  const auto found = find_all_copies();
   if (!found) return;
   for (const auto& copy : found->held) {
-    if (copy.name == name && !verify_copy(*copies_, copy.name, copy.owner))
-      damaged_.emplace(copy.name, copy.owner);
+    const auto storage = copy.beside.value_or(in_.rank());
+    if (copy.name == name && !verify_copy(*all_copies_.at(storage), copy.name, copy.owner))
+      damaged_.emplace(copy.name, copy.owner, storage);
   }
 }
 

@@ -22,6 +22,9 @@ namespace {
 /// Further notes would repeat the same for other ranks.
 constexpr std::size_t kMaxNotes = 8;
 
+/// In texts: a copy in the holder's own storage.
+constexpr core::Rank kOwn{-1};
+
 Value number(std::uint64_t value) {
   return core::hex64(value);
 }
@@ -95,30 +98,38 @@ tl::unexpected<core::Error> altered(std::string_view what) {
 
 }  // namespace
 
-Result<std::string> text_of(const FoundCopies& found) {
+Result<std::string> text_of(const Holding& holding) {
   Value::List copies;
-  for (const auto& copy : found.held)
-    copies.emplace_back(
-        Value::List{copy.name.step.value, number(copy.name.save), rank(copy.owner), number(copy.bytes)});
-  return core::value_text(Value::List{std::move(copies), strings(found.passed_over)});
+  for (const auto& copy : holding.found.held) {
+    copies.emplace_back(Value::List{copy.name.step.value, number(copy.name.save), rank(copy.owner),
+                                    number(copy.bytes), static_cast<std::int64_t>(copy.world.value),
+                                    number(copy.layout), rank(copy.beside.value_or(kOwn))});
+  }
+  return core::value_text(
+      Value::List{std::move(copies), strings(holding.found.passed_over), number(holding.wants)});
 }
 
-Result<FoundCopies> parse_holdings(std::string_view text) {
+Result<Holding> parse_holding(std::string_view text) {
   const auto value = TRY(core::parse_value(text));
-  FoundCopies found;
+  Holding holding;
+  auto& found = holding.found;
   Items items(&value);
   Items copies(items.take());
   while (copies.more()) {
     Items copy(copies.take());
     const auto name = copy.name();
-    const auto owner = copy.rank();
-    found.held.push_back({name, owner, copy.number()});
+    core::HeldCopy held{name, copy.rank(), copy.number(), {}, 0, {}};
+    held.world = {static_cast<std::int32_t>(copy.integer())};
+    held.layout = copy.number();
+    if (const auto storage = copy.rank(); storage != kOwn) held.beside = storage;
+    found.held.push_back(held);
     copies.expect(copy.is_good() && !copy.more());
   }
   items.expect(copies.is_good());
   found.passed_over = read_strings(items);
+  holding.wants = items.number();
   if (!items.is_good() || items.more()) return altered("what a rank holds of local copies");
-  return found;
+  return holding;
 }
 
 Result<std::string> text_of(const RestoreChoice& choice) {
@@ -131,8 +142,13 @@ Result<std::string> text_of(const RestoreChoice& choice) {
   }
   Value::List local;
   if (choice.local) local = {choice.local->step.value, number(choice.local->save)};
-  return core::value_text(
-      Value::List{choice.checkpoint, std::move(local), std::move(transfers), strings(choice.notes)});
+  Value::List givers;
+  for (const auto& giver : choice.givers)
+    givers.emplace_back(Value::List{rank(giver.from), rank(giver.storage), number(giver.layout)});
+  Value::List wants;
+  for (const auto layout : choice.wants) wants.emplace_back(number(layout));
+  return core::value_text(Value::List{choice.checkpoint, std::move(local), std::move(transfers),
+                                      std::move(givers), std::move(wants), strings(choice.notes)});
 }
 
 Result<RestoreChoice> parse_choice(std::string_view text) {
@@ -156,6 +172,17 @@ Result<RestoreChoice> parse_choice(std::string_view text) {
     choice.transfers.push_back(std::move(transfer));
   }
   items.expect(transfers.is_good());
+  Items givers(items.take());
+  while (givers.more()) {
+    Items fields(givers.take());
+    const auto from = fields.rank();
+    const auto storage = fields.rank();
+    choice.givers.push_back({from, storage, fields.number()});
+    givers.expect(fields.is_good());
+  }
+  Items wants(items.take());
+  while (wants.more()) choice.wants.push_back(wants.number());
+  items.expect(givers.is_good() && wants.is_good());
   choice.notes = read_strings(items);
   if (!items.is_good() || items.more()) return altered("what is to be restored");
   return choice;
@@ -165,13 +192,15 @@ void LocalSearch::note(std::string text) {
   if (noted_.insert(text).second) notes_.push_back(std::move(text));
 }
 
-void LocalSearch::hear(std::vector<FoundCopies> found) {
+void LocalSearch::hear(std::vector<Holding> all) {
   core::Holdings holdings;
   std::vector<std::string> unusable;
-  for (std::size_t rank = 0; rank < found.size(); ++rank) {
-    for (const auto& reason : found[rank].passed_over)
+  wants_.clear();
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    for (const auto& reason : all[rank].found.passed_over)
       unusable.push_back(fmt::format("rank {}: {}", rank, reason));
-    auto& held = holdings.emplace_back(std::move(found[rank].held));
+    wants_.push_back(all[rank].wants);
+    auto& held = holdings.emplace_back(std::move(all[rank].found.held));
     std::erase_if(held, [&](const core::HeldCopy& copy) { return given_up_.contains(copy.name); });
   }
   const bool same_again = failed_ && holdings == holdings_;
@@ -182,8 +211,9 @@ void LocalSearch::hear(std::vector<FoundCopies> found) {
   }
   failed_.reset();
   holdings_ = std::move(holdings);
-  auto latest = core::find_latest(holdings_, cliques_);
+  auto latest = core::find_latest(holdings_, cliques_, wants_);
   best_ = latest.name;
+  givers_ = std::move(latest.givers);
   for (auto& reason : latest.passed_over) note(std::move(reason));
   if (unusable.size() > kMaxNotes) unusable.resize(kMaxNotes);
   for (auto& reason : unusable) note(std::move(reason));
@@ -192,6 +222,11 @@ void LocalSearch::hear(std::vector<FoundCopies> found) {
 Result<RestoreChoice> LocalSearch::propose() const {
   RestoreChoice choice;
   choice.local = best_;
+  if (!givers_.empty()) {
+    choice.givers = givers_;
+    choice.wants = wants_;
+    return choice;
+  }
   for (const auto& clique : cliques_) {
     for (auto& transfer : TRY(core::plan_retrieval(*best_, holdings_, clique)))
       choice.transfers.push_back(std::move(transfer));

@@ -12,15 +12,23 @@
 
 namespace troupe::actors {
 
-/// What a rank holds, in the form kept in the job's store.
-core::Result<std::string> text_of(const FoundCopies& found);
-core::Result<FoundCopies> parse_holdings(std::string_view text);
+/// What a rank holds, in its storage and in those beside it, and what it wants.
+struct Holding {
+  FoundCopies found;
+  std::uint64_t wants = 0;  ///< layout_hash() of what the rank keeps
+};
+
+/// In the form kept in the job's store.
+core::Result<std::string> text_of(const Holding& holding);
+core::Result<Holding> parse_holding(std::string_view text);
 
 /// What rank 0 proposes to restore: a checkpoint, a local save, or nothing.
 struct RestoreChoice {
   std::string checkpoint;  ///< its name; empty: none
   std::optional<core::CopyName> local;
   std::vector<core::CopyTransfer> transfers;  ///< they bring the local save's lost copies, for all cliques
+  std::vector<core::CopyGiver> givers;        ///< of the local save, if its copies do not fit the ranks
+  std::vector<std::uint64_t> wants;           ///< where there are givers: layout_hash() for each rank
   std::vector<std::string> notes;             ///< newer local saves that cannot be used, and why
 
   bool is_nothing() const { return checkpoint.empty() && !local; }
@@ -37,7 +45,7 @@ class LocalSearch {
   explicit LocalSearch(std::vector<core::Clique> cliques) : cliques_(std::move(cliques)) {}
 
   /// What every rank holds now, in the order of ranks.
-  void hear(std::vector<FoundCopies> found);
+  void hear(std::vector<Holding> all);
   std::optional<core::CopyName> best() const { return best_; }
   /// The proposal of best().
   core::Result<RestoreChoice> propose() const;
@@ -55,6 +63,8 @@ class LocalSearch {
 
   std::vector<core::Clique> cliques_;
   core::Holdings holdings_;
+  std::vector<core::CopyGiver> givers_;  ///< of best_
+  std::vector<std::uint64_t> wants_;
   std::set<core::CopyName> given_up_;
   std::optional<core::CopyName> best_;
   std::optional<core::CopyName> failed_;

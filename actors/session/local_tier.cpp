@@ -72,6 +72,7 @@ core::Result<void> LocalTier::open(const DataPlane& data, std::span<const gpu::B
   replicas.credits = kRounds;
   replicas.keep = options_.keep;
   replicas.sync = options_.sync;
+  for (const auto& [rank, storage] : world_.local_storages_beside()) replicas.beside.push_back(storage);
   replicas.deadline = options_.deadline;
   replicas.post = post;
   replicas.run_io = run_io;

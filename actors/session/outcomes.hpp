@@ -17,10 +17,10 @@ namespace troupe::actors {
 enum Wish : std::uint32_t {
   kWishSave = 1,   ///< save a checkpoint after this step
   kWishLeave = 2,  ///< end the run after this step
-  /// Other processes stand by to join. A save after this step, or after any that follows, lets them: the next
-  /// begin_step() then returns an Error after which ProcessWorld::form_anew() goes on, at the saved step.
-  /// Asked for by the runtime. Sessions that keep their state for Session::recover() need no save, and do not
-  /// show this wish: the next begin_step() ends the epoch.
+  /// Other processes stand by to join. A save after this step, or after any that follows, local ones
+  /// included, lets them: the next begin_step() then returns an Error after which ProcessWorld::form_anew()
+  /// goes on, at the saved step. Asked for by the runtime. Sessions that keep their state for
+  /// Session::recover() need no save, and do not show this wish: the next begin_step() ends the epoch.
   kWishJoin = 4,
 };
 

@@ -4,11 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <compare>
 #include <map>
 #include <utility>
 
 #include "actors/planes/step/state_memory.hpp"
+#include "actors/session/held_boxes.hpp"
 #include "actors/session/joint_load.hpp"
 #include "core/checkpoint/values_text.hpp"
 #include "core/errors.hpp"
@@ -102,7 +102,7 @@ Result<bool> Recovery::choose() {
       const auto& report = reports_[rank];
       const bool holds = std::find(step.holders.begin(), step.holders.end(),
                                    core::Rank{static_cast<std::int32_t>(rank)}) != step.holders.end();
-      if (holds) parts[rank].has = &structures_.at(report.has->structure);
+      if (holds) parts[rank].has = {&structures_.at(report.has->structure)};
       if (!holds || !report.stays) parts[rank].wants = &structures_.at(report.wants);
     }
     auto survival = core::plan_survival(parts);
@@ -172,42 +172,14 @@ Result<void> Recovery::take_memory() {
 }
 
 Result<void> Recovery::exchange() {
-  struct Here {
-    std::string_view key;
-    const core::Box* box;
-    auto operator<=>(const Here& other) const {
-      const auto keys = key <=> other.key;
-      return keys != 0 ? keys : *box <=> *other.box;
-    }
-    bool operator==(const Here& other) const { return key == other.key && *box == *other.box; }
-  };
-  std::map<Here, std::span<const std::byte>> here;
-  if (is_holder()) {
-    const auto& structure = remains_->state().structure;
-    const auto spans = spans_of(stays() ? memory_ : remains_->memory());
-    for (std::size_t i = 0; i < structure.pieces.size(); ++i) {
-      const auto& piece = structure.pieces[i];
-      here.emplace(Here{structure.tensors[piece.tensor].key, &piece.box}, spans[i]);
-    }
-  }
-  // A shard of the plan is a box that one of the holders has as a piece.
-  std::map<std::uint64_t, std::span<const std::byte>> at;
-  for (const auto& tensor : survival_->manifest.tensors) {
-    for (const auto& shard : tensor.shards) {
-      const auto found = here.find({tensor.key, &shard.box});
-      if (found != here.end()) at.emplace(shard.begin, found->second);
-    }
-  }
+  HeldBoxes held;
+  if (is_holder()) held.add(remains_->state().structure, spans_of(stays() ? memory_ : remains_->memory()));
   LoadExchange::Wanted wanted;
   if (!stays()) wanted = {core::targets_of(in_.state.structure), spans_of(memory_)};
   JointLoad load({in_.world, in_.inbox, in_.rendezvous, in_.data, hosts_, in_.options.checkpoint.load,
                   in_.options.checkpoint.deadline, true},
                  kPrefix);
-  return load.share(survival_->manifest, survival_->plan, std::move(wanted),
-                    [&](const core::ManifestShard& shard) {
-                      const auto found = at.find(shard.begin);
-                      return found == at.end() ? std::span<const std::byte>{} : found->second;
-                    });
+  return load.share(*survival_, std::move(wanted), held, nullptr);
 }
 
 }  // namespace troupe::actors

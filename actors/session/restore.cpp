@@ -51,6 +51,10 @@ Restore::Restore(const SessionContext& context, Parts parts, const RestoreOption
   storage_ = options.from != nullptr ? options.from : in_.world.storage();
   const bool anything = options.from == nullptr && options.name.empty() && options.optimizer;
   if (parts_.local && anything) copies_ = in_.world.local_storage();
+  if (copies_ != nullptr) {
+    all_copies_ = in_.world.local_storages_beside();
+    all_copies_[in_.rank()] = copies_;
+  }
   if (parts_.local) search_ = LocalSearch(parts_.local->cliques());
 }
 
@@ -97,17 +101,17 @@ core::Result<std::optional<Restore::Loaded>> Restore::run() {
 
 /// Tells rank 0 which local saves this rank holds.
 core::Result<void> Restore::share_holdings(const std::string& attempt) {
-  auto found = TRY(find_copies(*copies_, in_.world.world_size()));
-  std::erase_if(found.held, [&](const core::HeldCopy& copy) {
-    return damaged_.contains({copy.name, copy.owner});
+  Holding holding{TRY(find_all_copies()), core::layout_hash(in_.state.structure)};
+  std::erase_if(holding.found.held, [&](const core::HeldCopy& copy) {
+    return damaged_.contains({copy.name, copy.owner, copy.beside.value_or(in_.rank())});
   });
-  TRY(in_.rendezvous.set(fmt::format("{}holds/{}", attempt, in_.rank().value), TRY(text_of(found))));
+  TRY(in_.rendezvous.set(fmt::format("{}holds/{}", attempt, in_.rank().value), TRY(text_of(holding))));
   if (!in_.is_first_rank()) return {};
-  std::vector<FoundCopies> all;
+  std::vector<Holding> all;
   for (std::int32_t rank = 0; rank < in_.world.world_size().value; ++rank) {
     const auto text =
         TRY(in_.rendezvous.get(fmt::format("{}holds/{}", attempt, rank), in_.options.checkpoint.deadline));
-    all.push_back(TRY(parse_holdings(text)));
+    all.push_back(TRY(parse_holding(text)));
   }
   search_.hear(std::move(all));
   return {};
@@ -138,7 +142,7 @@ core::Result<std::optional<Restore::Loaded>> Restore::try_choice(const std::stri
   Loaded loaded;
   core::Result<void> outcome;
   if (choice.local) {
-    outcome = load_local(choice);
+    outcome = load_local(attempt, choice);
   } else {
     const auto manifest = check_quickly(*storage_, name);
     TRY(compare(attempt, name, manifest));
@@ -163,7 +167,7 @@ core::Result<std::optional<Restore::Loaded>> Restore::try_choice(const std::stri
     return std::optional<Loaded>{};
   }
   if (choice.local) {
-    loaded = TRY(take_over(attempt, *choice.local));
+    loaded = TRY(take_over(attempt, choice));
   } else {
     TRY(finish_load(name));
   }

@@ -1,16 +1,19 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "actors/planes/checkpoint/directory.hpp"
 #include "actors/planes/checkpoint/upload.hpp"
 #include "actors/session/context.hpp"
+#include "actors/session/gathered_copies.hpp"
 #include "actors/session/host_exchange.hpp"
 #include "actors/session/joint_load.hpp"
 #include "actors/session/local_search.hpp"
@@ -77,27 +80,32 @@ class Restore {
   core::Result<void> finish_load(const std::string& name);
 
   // For a local save; in local_restore.cpp.
-  core::Result<void> load_local(const RestoreChoice& choice);
+  core::Result<void> load_local(const std::string& attempt, const RestoreChoice& choice);
+  core::Result<void> load_own_copy(const RestoreChoice& choice);
   core::Result<void> retrieve_local(const RestoreChoice& choice);
-  core::Result<Loaded> take_over(const std::string& attempt, const core::CopyName& name);
+  core::Result<FoundCopies> find_all_copies() const;
+  core::Result<Loaded> take_over(const std::string& attempt, const RestoreChoice& choice);
+  core::Result<void> tell_values(const std::string& attempt, const RestoreChoice& choice) const;
   void note_damage(const core::CopyName& name);
   core::Result<void> make_room(const std::string& attempt, const RestoreChoice& restored);
 
   const SessionContext& in_;
   Parts parts_;
   const RestoreOptions& options_;
-  std::string prefix_;          ///< prefix of this restore's keys in the job's store
-  Storage* storage_ = nullptr;  ///< of checkpoints; may be null
-  Storage* copies_ = nullptr;   ///< null: local saves are ignored
+  std::string prefix_;                         ///< prefix of this restore's keys in the job's store
+  Storage* storage_ = nullptr;                 ///< of checkpoints; may be null
+  Storage* copies_ = nullptr;                  ///< of this rank; null: local saves are ignored
+  std::map<core::Rank, Storage*> all_copies_;  ///< and those beside it, by whose they are
   std::vector<CheckpointName> checkpoints_;
   std::size_t next_checkpoint_ = 0;
   LocalSearch search_{{}};
-  std::set<std::pair<core::CopyName, core::Rank>> damaged_;  ///< among this rank's copies
-  std::vector<std::string> passed_over_;  ///< what was found and could not be loaded, and why
-  std::vector<std::string> notes_;        ///< about local saves, which nothing relies on
-  std::unique_ptr<UploadPool> uploads_;   ///< null: not needed, or not yet
-  std::unique_ptr<JointLoad> joint_;      ///< for the checkpoint that was read last
-  std::vector<std::size_t> own_copies_;   ///< pieces of fp32 copies that the checkpoint lacks
+  std::set<std::tuple<core::CopyName, core::Rank, core::Rank>> damaged_;  ///< copies, owners and storages
+  std::vector<std::string> passed_over_;      ///< what was found and could not be loaded, and why
+  std::vector<std::string> notes_;            ///< about local saves, which nothing relies on
+  std::unique_ptr<UploadPool> uploads_;       ///< null: not needed, or not yet
+  std::unique_ptr<JointLoad> joint_;          ///< for the checkpoint that was read last
+  std::unique_ptr<GatheredCopies> gathered_;  ///< for the local save that was read last
+  std::vector<std::size_t> own_copies_;       ///< pieces of fp32 copies that the checkpoint lacks
   std::string told_;      ///< the attempt in which other ranks were told what this one requests
   core::KeySet touched_;  ///< what failed attempts may have overwritten on this rank
 };

@@ -93,8 +93,8 @@ core::Result<std::uint64_t> Saves::begin(const Progress& progress, const Value& 
   auto begun = TRY(message(progress, common));
   begun.objects = TRY(core::objects_text(objects));
   TRY(check_size("the objects", begun.objects));
-  begun.sequence = ++begun_;
-  last_ = progress.over;
+  begun.sequence = ++shared_.begun;
+  shared_.last = progress.over;
   announce(Role::checkpoint_writer, begun);
   return begun.sequence;
 }
@@ -102,21 +102,23 @@ core::Result<std::uint64_t> Saves::begin(const Progress& progress, const Value& 
 core::Result<std::uint64_t> Saves::begin_local(const Progress& progress, const Value& common) {
   auto begun = TRY(message(progress, common));
   begun.objects = "[]";
-  begun.sequence = ++begun_locally_;
+  begun.sequence = ++local_.begun;
+  local_.last = progress.over;
   announce(Role::local_writer, begun);
   return begun.sequence;
 }
 
 std::vector<SaveResult> Saves::take() {
   look();
-  return std::exchange(seen_, {});
+  return std::exchange(shared_.seen, {});
 }
 
 core::Result<void> Saves::let_others_join(core::StepCount over) {
-  if (last_ != over) return {};
-  TRY(wait());
+  if (shared_.last != over && local_.last != over) return {};
+  if (shared_.last == over) TRY(wait());
+  if (local_.last == over) TRY(wait_local());
   look();
-  if (committed_ != over) return {};
+  if (shared_.committed != over && local_.committed != over) return {};
   return core::fail(
       Errc::peer_lost,
       "other ranks join the job, which is saved after {} steps; ProcessWorld::form_anew() says how "
@@ -124,49 +126,52 @@ core::Result<void> Saves::let_others_join(core::StepCount over) {
       over.value);
 }
 
+void Saves::Tier::see(SaveResult result, const messages::Failure& failure) {
+  if (failure.failed) {
+    result.committed = tl::unexpected(messages::error_of(failure));
+  } else {
+    committed = result.step;
+  }
+  seen.push_back(std::move(result));
+}
+
 void Saves::look() {
   for (auto& over : in_.inbox.take_saves()) {
-    SaveResult result{
-        over.sequence, core::steps_through(over.step), over.directory, over.bytes, over.warning, {}};
-    if (over.failure.failed) result.committed = tl::unexpected(messages::error_of(over.failure));
-    if (result.committed) committed_ = result.step;
-    seen_.push_back(std::move(result));
+    const auto step = core::steps_through(over.step);
+    shared_.see({over.sequence, step, over.directory, over.bytes, over.warning, {}}, over.failure);
   }
+  for (auto& over : in_.inbox.take_local_saves())
+    local_.see({over.sequence, core::steps_through(over.step), {}, over.bytes, {}, {}}, over.failure);
 }
 
 std::vector<SaveResult> Saves::take_local() {
-  std::vector<SaveResult> results;
-  for (auto& over : in_.inbox.take_local_saves()) {
-    SaveResult result{over.sequence, core::steps_through(over.step), {}, over.bytes, {}, {}};
-    if (over.failure.failed) result.committed = tl::unexpected(messages::error_of(over.failure));
-    results.push_back(std::move(result));
-  }
-  return results;
+  look();
+  return std::exchange(local_.seen, {});
 }
 
 core::Result<void> Saves::wait() {
   // One after the other: each has one deadline per phase; the fourth is for the news of its end to arrive
   // here.
-  for (; ended_ < begun_; ++ended_)
-    TRY(in_.inbox.wait_saves(ended_ + 1, 4 * in_.options.checkpoint.deadline));
+  for (; shared_.ended < shared_.begun; ++shared_.ended)
+    TRY(in_.inbox.wait_saves(shared_.ended + 1, 4 * in_.options.checkpoint.deadline));
   return {};
 }
 
 core::Result<void> Saves::wait_local() {
   // One after the other: each has two phases of one and a half deadlines, and time for the news to arrive
   // here.
-  for (; ended_locally_ < begun_locally_; ++ended_locally_)
-    TRY(in_.inbox.wait_local_saves(ended_locally_ + 1, 4 * in_.options.local.deadline));
+  for (; local_.ended < local_.begun; ++local_.ended)
+    TRY(in_.inbox.wait_local_saves(local_.ended + 1, 4 * in_.options.local.deadline));
   return {};
 }
 
 core::Result<void> Saves::wait_tensors() {
   if (in_.options.tensors.empty()) return {};
   // A save that is held up for longer than a phase may last ends, and then nothing is held.
-  if (begun_ != 0)
-    TRY(in_.inbox.wait_staged(Role::checkpoint_writer, begun_, 4 * in_.options.checkpoint.deadline));
-  if (begun_locally_ != 0)
-    TRY(in_.inbox.wait_staged(Role::local_writer, begun_locally_, 4 * in_.options.local.deadline));
+  if (shared_.begun != 0)
+    TRY(in_.inbox.wait_staged(Role::checkpoint_writer, shared_.begun, 4 * in_.options.checkpoint.deadline));
+  if (local_.begun != 0)
+    TRY(in_.inbox.wait_staged(Role::local_writer, local_.begun, 4 * in_.options.local.deadline));
   return {};
 }
 

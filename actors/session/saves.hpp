@@ -45,26 +45,31 @@ class Saves {
   /// Waits until the saves that were begun have copied the trainer's own tensors.
   core::Result<void> wait_tensors();
 
-  /// Processes stand by to join after so many steps. If the state is being saved, waits until it is, and
-  /// returns the Error with which this epoch ends: nothing is lost by going on with them. Called alike on all
-  /// ranks.
+  /// Processes stand by to join after so many steps. If the state is being saved in either tier, waits until
+  /// it is, and returns the Error with which this epoch ends: nothing is lost by going on with them. Called
+  /// alike on all ranks.
   core::Result<void> let_others_join(core::StepCount over);
 
-  bool has_begun() const { return begun_ != 0 || begun_locally_ != 0; }
+  bool has_begun() const { return shared_.begun != 0 || local_.begun != 0; }
 
  private:
   core::Result<messages::SaveBegan> message(const Progress& progress, const core::Value& common) const;
+  /// The saves of a tier, whose results are the same on all ranks.
+  struct Tier {
+    std::uint64_t begun = 0;
+    std::uint64_t ended = 0;                     ///< of those begun: the first that were waited for
+    core::StepCount last{-1};                    ///< after so many steps the last save was begun
+    std::optional<core::StepCount> committed{};  ///< the last save that was
+    std::vector<SaveResult> seen{};              ///< not taken yet
+
+    void see(SaveResult result, const messages::Failure& failure);
+  };
   void look();
   void announce(messages::Role writer, const messages::SaveBegan& begun);
 
   const SessionContext& in_;
-  core::StepCount last_{-1};                  ///< after so many steps the last save was begun
-  std::optional<core::StepCount> committed_;  ///< the last save that was
-  std::vector<SaveResult> seen_;              ///< not taken yet
-  std::uint64_t begun_ = 0;
-  std::uint64_t begun_locally_ = 0;
-  std::uint64_t ended_ = 0;  ///< of those begun: the first that were waited for
-  std::uint64_t ended_locally_ = 0;
+  Tier shared_;  ///< checkpoints
+  Tier local_;
 };
 
 }  // namespace troupe::actors

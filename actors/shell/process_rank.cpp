@@ -73,6 +73,7 @@ core::Result<std::unique_ptr<ProcessRank>> ProcessRank::create(ProcessWorldOptio
 
 core::Result<void> ProcessRank::open_local_storage() {
   const auto& local = state_->options.local_checkpoint_directory;
+  state_->storages_beside.clear();
   if (!local.empty())
     state_->local_storage = TRY(PosixStorage::open_or_make(directory_of_rank(local, rank())));
   return {};
@@ -333,6 +334,22 @@ void ProcessRank::run_io(std::function<void()> job) {
 
 Storage* ProcessRank::local_storage() {
   return state_->local_storage.get();
+}
+
+std::map<core::Rank, Storage*> ProcessRank::local_storages_beside() {
+  std::map<core::Rank, Storage*> beside;
+  const auto& local = state_->options.local_checkpoint_directory;
+  for (const auto other : local.empty() ? std::vector<core::Rank>{} : ranks_with_directories(local)) {
+    if (other == rank()) continue;
+    auto& storage = state_->storages_beside[other];
+    if (storage == nullptr) {
+      auto opened = PosixStorage::open(directory_of_rank(local, other));
+      if (!opened) continue;
+      storage = *std::move(opened);
+    }
+    beside.emplace(other, storage.get());
+  }
+  return beside;
 }
 
 void ProcessRank::run_local_io(std::function<void()> job) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -57,6 +58,7 @@ class ProcessRank final : public RankWorld {
   std::size_t read_threads() const override { return 4; }
   void run_io(std::function<void()> job) override;
   Storage* local_storage() override;
+  std::map<core::Rank, Storage*> local_storages_beside() override;
   void run_local_io(std::function<void()> job) override;
   std::shared_ptr<gpu::FlightRecorder> recorder() override;
   Logger log(Subsystem of) const override;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -60,7 +61,8 @@ struct ProcessRank::State {
   OwnerClaim owner;  ///< of the storage
   std::unique_ptr<Storage> storage;
   std::unique_ptr<Storage> local_storage;
-  std::mutex io_mutex;  // guards io and local_io
+  std::map<core::Rank, std::unique_ptr<Storage>> storages_beside;  ///< those looked at in this epoch
+  std::mutex io_mutex;                                             // guards io and local_io
   std::unique_ptr<IoWorker> io;
   std::unique_ptr<IoWorker> local_io;
   std::uint64_t messages_before_close = 0;

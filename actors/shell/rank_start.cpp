@@ -4,8 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
 
 #include "actors/world/host_identity.hpp"
 #include "actors/world/own_address.hpp"
@@ -121,13 +125,45 @@ std::string owner_name(const JobEnvironment& environment) {
                      variables("MASTER_PORT").value_or(""));
 }
 
+namespace {
+
+constexpr std::string_view kRank = "{rank}";
+
+std::string path_with_rank(const std::string& directory) {
+  return directory + "/" + std::string(kRank);
+}
+
+}  // namespace
+
 std::string directory_of_rank(std::string directory, core::Rank rank) {
-  constexpr std::string_view kRank = "{rank}";
   const auto number = std::to_string(rank.value);
-  if (directory.find(kRank) == std::string::npos) return directory + "/" + number;
+  if (directory.find(kRank) == std::string::npos) directory = path_with_rank(directory);
   for (auto at = directory.find(kRank); at != std::string::npos; at = directory.find(kRank))
     directory.replace(at, kRank.size(), number);
   return directory;
+}
+
+std::vector<core::Rank> ranks_with_directories(const std::string& directory) {
+  const auto pattern = directory.find(kRank) == std::string::npos ? path_with_rank(directory) : directory;
+  // The first component with the number in it, and the directory in which such components are.
+  const auto at = pattern.find(kRank);
+  const auto begin = pattern.rfind('/', at) + 1;
+  const auto end = std::min(pattern.find('/', at), pattern.size());
+  const auto component = pattern.substr(begin, end - begin);
+  const auto parent = begin == 0 ? std::string(".") : pattern.substr(0, begin);
+  std::vector<core::Rank> ranks;
+  std::error_code unreadable;
+  for (const auto& entry : std::filesystem::directory_iterator(parent, unreadable)) {
+    const auto name = entry.path().filename().string();
+    core::Rank rank;
+    const auto digits = std::min(at - begin, name.size());
+    std::from_chars(name.data() + digits, name.data() + name.size(), rank.value);
+    const bool is_one = rank.value >= 0 && directory_of_rank(component, rank) == name;
+    if (is_one && std::filesystem::is_directory(directory_of_rank(directory, rank), unreadable))
+      ranks.push_back(rank);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
 }
 
 }  // namespace troupe::actors

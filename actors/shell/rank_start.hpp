@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "actors/world/engine.hpp"
 #include "actors/world/environment.hpp"
@@ -40,5 +41,7 @@ std::string owner_name(const JobEnvironment& environment);
 
 /// `directory` with the rank's number for "{rank}", or in a folder with that name.
 std::string directory_of_rank(std::string directory, core::Rank rank);
+/// The ranks whose directory_of_rank() is there on this host, ascending.
+std::vector<core::Rank> ranks_with_directories(const std::string& directory);
 
 }  // namespace troupe::actors

@@ -271,6 +271,16 @@ Storage* SimulatedRank::local_storage() {
   return place < surroundings_.local_storages.size() ? surroundings_.local_storages[place] : nullptr;
 }
 
+/// Nodes are of one rank each, and ranks that are no more were on the nodes of those that are, in turn.
+std::map<core::Rank, Storage*> SimulatedRank::local_storages_beside() {
+  std::map<core::Rank, Storage*> beside;
+  const auto world = static_cast<std::size_t>(world_size().value);
+  const auto& storages = surroundings_.local_storages;
+  for (auto former = static_cast<std::size_t>(rank_.value) + world; former < storages.size(); former += world)
+    beside.emplace(core::Rank{static_cast<std::int32_t>(former)}, storages[former]);
+  return beside;
+}
+
 void SimulatedRank::run_io(IoQueue& queue, std::function<void()> job) {
   if (dead_ || closed_) return;
   queue.jobs.push_back({std::move(job), gpu::HostLine::current().past()});

@@ -112,6 +112,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience, private R
   Storage* storage() override { return surroundings_.storage; }
   void run_io(std::function<void()> job) override { run_io(io_, std::move(job)); }
   Storage* local_storage() override;
+  std::map<core::Rank, Storage*> local_storages_beside() override;
   void run_local_io(std::function<void()> job) override { run_io(local_io_, std::move(job)); }
   Logger log(Subsystem of) const override { return {*log_, of}; }
   /// What was said to people, in order.

@@ -23,7 +23,7 @@ const HeldCopy* find_copy(const Holdings& holdings, Rank holder, const CopyName&
   const auto place = static_cast<std::size_t>(holder.value);
   if (place >= holdings.size()) return nullptr;
   for (const auto& copy : holdings[place]) {
-    if (copy.name == name && copy.owner == owner) return &copy;
+    if (copy.name == name && copy.owner == owner && !copy.beside) return &copy;
   }
   return nullptr;
 }
@@ -38,6 +38,55 @@ Clique uncovered(const CopyName& name, const Holdings& holdings, const Clique& c
     if (!held) missing.push_back(owner);
   }
   return missing;
+}
+
+struct Held {
+  Rank holder;
+  const HeldCopy* copy;
+};
+
+std::vector<Held> copies_of(const CopyName& name, const Holdings& holdings) {
+  std::vector<Held> copies;
+  for (std::size_t rank = 0; rank < holdings.size(); ++rank) {
+    for (const auto& copy : holdings[rank]) {
+      if (copy.name == name) copies.push_back({{static_cast<std::int32_t>(rank)}, &copy});
+    }
+  }
+  return copies;
+}
+
+/// Whether the copies fit the ranks that have their owners' numbers now.
+bool fit(const std::vector<Held>& copies, std::size_t world, std::span<const std::uint64_t> wants) {
+  return std::all_of(copies.begin(), copies.end(), [&](const Held& held) {
+    const auto owner = static_cast<std::size_t>(held.copy->owner.value);
+    return static_cast<std::size_t>(held.copy->world.value) == world && owner < world &&
+           (wants.empty() || held.copy->layout == wants[owner]);
+  });
+}
+
+/// One copy of each owner; empty where one is missing, which is why if nothing else is.
+std::vector<CopyGiver> givers_of(const std::vector<Held>& copies, std::string& why) {
+  const auto world = copies.front().copy->world;
+  std::map<Rank, std::vector<const Held*>> holders;
+  for (const auto& held : copies) {
+    if (held.copy->world == world) holders[held.copy->owner].push_back(&held);
+  }
+  std::map<Rank, std::uint64_t> given;
+  std::vector<CopyGiver> givers;
+  for (std::int32_t owner = 0; owner < world.value; ++owner) {
+    const auto found = holders.find({owner});
+    if (found == holders.end()) {
+      if (why.empty())
+        why = fmt::format("of its {} ranks, nobody holds a copy of rank {}", world.value, owner);
+      return {};
+    }
+    const auto* held =
+        *std::min_element(found->second.begin(), found->second.end(),
+                          [&](const Held* a, const Held* b) { return given[a->holder] < given[b->holder]; });
+    given[held->holder] += held->copy->bytes;
+    givers.push_back({held->holder, held->copy->beside.value_or(held->holder), held->copy->layout});
+  }
+  return givers;
 }
 
 }  // namespace
@@ -92,29 +141,29 @@ const Clique& clique_of(Rank rank, std::span<const Clique> cliques) {
   return *found;
 }
 
-LatestCopies find_latest(const Holdings& holdings, std::span<const Clique> cliques) {
+LatestCopies find_latest(const Holdings& holdings, std::span<const Clique> cliques,
+                         std::span<const std::uint64_t> wants) {
   std::set<CopyName, std::greater<>> names;
   for (const auto& held : holdings) {
     for (const auto& copy : held) names.insert(copy.name);
   }
   LatestCopies latest;
   for (const auto& name : names) {
-    const Clique* lacking = nullptr;
-    Clique missing;
+    const auto copies = copies_of(name, holdings);
+    std::string why;
+    const bool fits = fit(copies, holdings.size(), wants);
     for (const auto& clique : cliques) {
-      missing = uncovered(name, holdings, clique);
+      const auto missing = fits && why.empty() ? uncovered(name, holdings, clique) : Clique{};
       if (missing.empty()) continue;
-      lacking = &clique;
-      break;
+      why = fmt::format("the clique [{}] holds no copy of rank {}", fmt::join(numbers_of(clique), ", "),
+                        fmt::join(numbers_of(missing), ", "));
     }
-    if (lacking == nullptr) {
+    if (!fits || !why.empty()) latest.givers = givers_of(copies, why);
+    if ((fits && why.empty()) || !latest.givers.empty()) {
       latest.name = name;
       break;
     }
-    latest.passed_over.push_back(fmt::format(
-        "the local save after step {}: the clique [{}] holds no copy of "
-        "rank {}",
-        name.step.value, fmt::join(numbers_of(*lacking), ", "), fmt::join(numbers_of(missing), ", ")));
+    latest.passed_over.push_back(fmt::format("the local save after step {}: {}", name.step.value, why));
   }
   return latest;
 }

@@ -37,7 +37,10 @@ struct CopyName {
 struct HeldCopy {
   CopyName name;
   Rank owner{};
-  std::uint64_t bytes = 0;  ///< size when sent to another rank
+  std::uint64_t bytes = 0;     ///< size when sent to another rank
+  WorldSize world{};           ///< the number of ranks that saved
+  std::uint64_t layout = 0;    ///< layout_hash() of what it contains
+  std::optional<Rank> beside;  ///< whose storage it is in, if it is not in the holder's own
 
   friend bool operator==(const HeldCopy&, const HeldCopy&) = default;
 };
@@ -45,14 +48,27 @@ struct HeldCopy {
 /// Per rank of the job.
 using Holdings = std::vector<std::vector<HeldCopy>>;
 
-struct LatestCopies {
-  std::optional<CopyName> name;
-  std::vector<std::string> passed_over;  ///< newer saves, and the ranks whose copies their clique lacks
+/// The rank that gives what is in one owner's copy to those that want it.
+struct CopyGiver {
+  Rank from{};
+  Rank storage{};  ///< whose storage it is in: that rank's own, or one beside it
+  std::uint64_t layout = 0;
+
+  friend bool operator==(const CopyGiver&, const CopyGiver&) = default;
 };
 
-/// The newest save that every clique can restore by itself: for each member, some member holds a copy. Copies
-/// held only by ranks of other cliques do not count, since nobody would send them.
-LatestCopies find_latest(const Holdings& holdings, std::span<const Clique> cliques);
+struct LatestCopies {
+  std::optional<CopyName> name;
+  std::vector<CopyGiver> givers;         ///< by owner; empty: every clique restores it by itself
+  std::vector<std::string> passed_over;  ///< newer saves, and the ranks whose copies are missing
+};
+
+/// The newest save that can be restored. Every clique does it by itself if it was saved by as many ranks,
+/// each of which wants what its copy contains (`wants` has the layout_hash() for each rank; empty: all do),
+/// and if some member holds a copy for each member. Any other save has givers, provided that somebody holds a
+/// copy of each owner: no rank gives much more than others.
+LatestCopies find_latest(const Holdings& holdings, std::span<const Clique> cliques,
+                         std::span<const std::uint64_t> wants = {});
 
 /// A copy that one member sends to the members that lack it.
 struct CopyTransfer {

@@ -64,8 +64,8 @@ CopyManifest read_manifest(JsonCursor& cursor) {
   manifest.owner = Rank{static_cast<std::int32_t>(cursor.number(INT32_MAX))};
   cursor.expect(",\"world\":");
   manifest.world = WorldSize{static_cast<std::int32_t>(cursor.number(INT32_MAX))};
-  cursor.expect(",\"structure\":");
-  manifest.structure_hash = cursor.hash();
+  cursor.expect(",\n\"layout\":");
+  manifest.layout = cursor.value();
   cursor.expect(",\n\"topology\":");
   manifest.topology = cursor.value();
   cursor.expect(",\n\"common\":");
@@ -119,8 +119,8 @@ std::string to_text(const CopyManifest& manifest) {
   std::string text = fmt::format("{}{},\n\"step\":{},\"save\":\"{}\",\"owner\":{},\"world\":{},", kBegin,
                                  kCopyVersion, manifest.name.step.value, hex64(manifest.name.save),
                                  manifest.owner.value, manifest.world.value);
-  text += fmt::format("\"structure\":\"{}\",\n\"topology\":{},\n\"common\":{},\n\"files\":[",
-                      hex64(manifest.structure_hash), manifest.topology, manifest.common);
+  text += fmt::format("\n\"layout\":{},\n\"topology\":{},\n\"common\":{},\n\"files\":[", manifest.layout,
+                      manifest.topology, manifest.common);
   const char* before = "\n";
   for (const auto& file : manifest.files) {
     text += std::exchange(before, ",\n");

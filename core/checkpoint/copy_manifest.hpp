@@ -37,22 +37,21 @@ struct CopyFile {
   friend bool operator==(const CopyFile&, const CopyFile&) = default;
 };
 
-/// Describes one rank's part of a save of the local tier. Unlike a checkpoint's manifest it describes no
-/// tensors: a copy is meaningful only to a job of the same structure.
+/// Describes one rank's part of a save of the local tier.
 struct CopyManifest {
   CopyName name;
   Rank owner{};
   WorldSize world{};
-  std::uint64_t structure_hash = 0;  ///< hash64 of the text of the owner's SaveStructure
-  std::string topology = "null";     ///< JSON of a Value, on one line; in rank 0's copies
-  std::string common = "null";       ///< like `topology`
+  std::string layout = "null";    ///< layout_text() of what it contains; the files hold all of it
+  std::string topology = "null";  ///< JSON of a Value, on one line; in rank 0's copies
+  std::string common = "null";    ///< like `topology`
   std::vector<CopyFile> files;
 
   std::uint64_t file_bytes() const;
   friend bool operator==(const CopyManifest&, const CopyManifest&) = default;
 };
 
-inline constexpr int kCopyVersion = 1;
+inline constexpr int kCopyVersion = 2;
 /// Size limit of a copy's manifest.
 inline constexpr std::uint64_t kMaxCopyManifestBytes = std::uint64_t{64} << 20;
 

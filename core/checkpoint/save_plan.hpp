@@ -46,10 +46,12 @@ struct SaveStructure {
 
 /// For messages. Equal structures have equal bytes, so hash64 of them tells structures apart.
 std::string to_text(const SaveStructure& structure);
-/// A hash of tensors and pieces, whatever the homes: a copy of a rank's state fits every structure with an
+/// The same without the homes: tensors and pieces. A copy of a rank's state fits every structure with an
 /// equal one.
+std::string layout_text(const SaveStructure& structure);
+/// hash64 of layout_text().
 std::uint64_t layout_hash(const SaveStructure& structure);
-/// Errc::corrupt.
+/// Reads either text. Errc::corrupt.
 Result<SaveStructure> parse_structure(std::string_view text);
 
 /// Errc::invalid_argument for a key that no file can have.

@@ -97,8 +97,12 @@ std::string to_text(const SaveStructure& structure) {
   return text_of(structure, true);
 }
 
+std::string layout_text(const SaveStructure& structure) {
+  return text_of(structure, false);
+}
+
 std::uint64_t layout_hash(const SaveStructure& structure) {
-  return hash64(text_of(structure, false));
+  return hash64(layout_text(structure));
 }
 
 Result<SaveStructure> parse_structure(std::string_view text) {

@@ -86,7 +86,7 @@ class SurvivalPlanner {
     // Replicas share one structure, which is read once.
     std::map<const SaveStructure*, std::vector<std::uint32_t>> ranks_of;
     for (std::size_t rank = 0; rank < parts_.size(); ++rank) {
-      if (parts_[rank].has != nullptr) ranks_of[parts_[rank].has].push_back(static_cast<std::uint32_t>(rank));
+      for (const auto* has : parts_[rank].has) ranks_of[has].push_back(static_cast<std::uint32_t>(rank));
     }
     for (const auto& [structure, ranks] : ranks_of) {
       for (const auto& piece : structure->pieces) {
@@ -106,6 +106,7 @@ class SurvivalPlanner {
       for (auto& [box, holders] : entry.holders) {
         const auto bytes = static_cast<std::uint64_t>(box.elements()) * size_of(entry.tensor.dtype);
         std::sort(holders.begin(), holders.end());
+        holders.erase(std::unique(holders.begin(), holders.end()), holders.end());
         holders_.emplace(end, std::move(holders));
         entry.tensor.shards.push_back({box, 0, end, end + bytes, 0});
         end += bytes;

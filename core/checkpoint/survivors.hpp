@@ -68,10 +68,10 @@ struct Survival {
   SharedLoadPlan plan;
 };
 
-/// One rank's part: what it has (null: it is no holder), and what it wants. A rank whose memory stays in use
-/// as it is wants nothing (null).
+/// One rank's part: what it has (nothing: it is no holder), and what it wants. A rank whose memory stays in
+/// use as it is wants nothing (null).
 struct SurvivalPart {
-  const SaveStructure* has = nullptr;
+  std::vector<const SaveStructure*> has = {};
   const SaveStructure* wants = nullptr;
 };
 

@@ -31,6 +31,9 @@ std::vector<std::vector<std::int64_t>> steps_of_epochs(const std::string& output
 
 class FewerRanks : public tests::LostRanks {
  protected:
+  /// Steps after that of which the newest local save was complete when a rank was lost, at most.
+  static constexpr int kStepsInFlight = 2;
+
   void expect_nothing_taken_again(const Run& run, const std::string& name) const {
     EXPECT_EQ(steps_taken_again(name), 0);
     // A job that begins from first values again has a record of its own.
@@ -140,13 +143,72 @@ TEST_F(FewerRanks, AreMoreWithoutASaveWhereStateIsShared) {
   }
 }
 
-TEST_F(FewerRanks, KeepLocalCopiesOfTheirOwn) {
-  const auto copies = folder_.path("copies");
-  lose(job_with(2, {"--local-checkpoints", copies, "--local-every", "1", "--replication-factor", "2",
-                    "--replication-jump", "2"}),
-       "local", {{12, {1}}, {60, {3}}});
+/// Nothing is saved but local copies, which those that are left have of the lost rank's shard.
+TEST_F(FewerRanks, GoOnFromLocalCopiesOfMoreRanks) {
+  constexpr int kNever = 0;
+  const auto job_of = [&](const std::string& strategy, int steps) {
+    auto job = job_with(2, {"--strategy", strategy, "--local-checkpoints",
+                            folder_.path(fmt::format("copies-{}-{}", strategy, steps)), "--local-every", "1",
+                            "--replication-factor", "2", "--replication-jump", "2"});
+    job.steps = steps;
+    return job;
+  };
+  int lost = 0;
+  for (const std::string strategy : {"zero1", "zero2", "zero3", "hfsdp"}) {
+    SCOPED_TRACE(strategy);
+    auto job = job_of(strategy, 120);
+    if (strategy == "hfsdp")
+      job.trainer_options.insert(job.trainer_options.end(), {"--optimizer-instances", "2"});
 
-  expect_bits("local", 120);
+    lose(job, strategy, {{12, {lost}}, {60, {(lost + 1) % 4}}}, kNever);
+
+    EXPECT_LE(steps_taken_again(strategy), 2 * kStepsInFlight);
+    expect_bits(strategy, 120);
+    ++lost;
+  }
+  auto job = job_of("zero3", 400);
+  job.launch_options.insert(job.launch_options.end(), {"--max-restarts", "2"});
+
+  const auto run = lose(job, "joined", {{12, {1}}, {30, {3}}}, kNever);
+
+  EXPECT_THAT(run.result.output, HasSubstr("the job goes on with 4 ranks, "));
+  EXPECT_LE(steps_taken_again("joined"), 2 * kStepsInFlight);
+  expect_bits("joined", 400);
+}
+
+/// The memory of those that are left has no experts, since they are the trainer's own tensors.
+TEST_F(FewerRanks, GoOnFromLocalCopiesOfExperts) {
+  constexpr int kNever = 0;
+  const std::vector<std::string> experts{"--experts", "4"};
+  tests::run_gpt({4, 60, {}, experts}, text_, folder_.path("undisturbed-experts"));
+  for (const std::string strategy : {"ddp", "zero3"}) {
+    SCOPED_TRACE(strategy);
+    auto options = experts;
+    options.insert(options.end(), {"--strategy", strategy, "--local-checkpoints",
+                                   folder_.path("copies-" + strategy), "--local-every", "1"});
+    auto job = job_with(2, options);
+    job.steps = 60;
+
+    lose(job, strategy, {{12, {2}}, {30, {0}}}, kNever);
+
+    EXPECT_LE(steps_taken_again(strategy), 2 * kStepsInFlight);
+    tests::expect_same_steps(folder_.path(strategy), folder_.path("undisturbed-experts"));
+  }
+}
+
+TEST_F(FewerRanks, AreMoreAfterALocalSave) {
+  constexpr int kNever = 0;
+  auto job = job_with(2, {"--experts", "4", "--strategy", "zero1", "--local-checkpoints",
+                          folder_.path("copies"), "--local-every", "1"});
+  job.steps = 200;
+  tests::run_gpt({4, job.steps, {}, {"--experts", "4"}}, text_, folder_.path("undisturbed-experts"));
+  job.launch_options.insert(job.launch_options.end(), {"--max-restarts", "2"});
+
+  const auto run = lose(job, "joined", {{12, {1}}}, kNever);
+
+  EXPECT_THAT(run.result.output, HasSubstr("the job goes on with 4 ranks, 1 more than before"));
+  EXPECT_LE(steps_taken_again("joined"), kStepsInFlight);
+  tests::expect_same_steps(folder_.path("joined"), folder_.path("undisturbed-experts"));
 }
 
 }  // namespace

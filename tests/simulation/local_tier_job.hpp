@@ -63,16 +63,16 @@ class LocalTierJobs : public testing::Test {
     return simulation;
   }
 
-  JobOutcome<TinyTrainerResult> run(const TinyTrainerOptions& options) {
-    auto outcome = simulate_tiny(simulation(), options);
+  JobOutcome<TinyTrainerResult> run(const TinyTrainerOptions& options, int world = kWorld) {
+    auto outcome = simulate_tiny(simulation(world), options);
     EXPECT_EQ(problems_of(outcome.report), "");
     return outcome;
   }
 
   /// A job that saved after `steps` steps and has ended.
-  void save(TinyTrainerOptions options, std::int64_t steps) {
+  void save(TinyTrainerOptions options, std::int64_t steps, int world = kWorld) {
     options.steps = steps;
-    const auto outcome = run(options);
+    const auto outcome = run(options, world);
     for (const auto& rank : outcome.ranks) {
       ASSERT_FALSE(rank.local_saves.empty());
       for (const auto& save : rank.local_saves) ASSERT_TRUE(save.committed) << save.committed.error().message;
@@ -96,7 +96,7 @@ class LocalTierJobs : public testing::Test {
   }
 
   std::vector<core::HeldCopy> held(int rank) {
-    auto found = find_copies(*nodes_[static_cast<std::size_t>(rank)], core::WorldSize{kWorld});
+    auto found = find_copies(*nodes_[static_cast<std::size_t>(rank)]);
     EXPECT_TRUE(found);
     EXPECT_THAT(found->passed_over, testing::IsEmpty());
     return found->held;

@@ -250,8 +250,52 @@ TEST_F(TwoTiers, FallBackToTheCheckpointWhenCopiesAreAltered) {
   expect_checkpoint(run_with_disk(job()), 2);
 }
 
-TEST_F(TwoTiers, UseTheCheckpointWhenTheRankCountChanged) {
+// Covers local-3.
+TEST_F(LocalTierJobs, GoOnWithOtherRanksAndStrategies) {
+  std::uint64_t turn = 0;
+  for (const auto& mesh : meshes_for(kWorld)) {
+    for (const int world : {1, 2, 3, 4, 8}) {
+      SCOPED_TRACE(fmt::format("mesh {} of 8 ranks, then {} ranks", turn, world));
+      for (int rank = 0; rank < kWorld; ++rank) replace(rank);
+      save(local_job(mesh, kSteps), 3);
+
+      const auto going_on = local_job(mesh_in_turn(world, ++turn), kSteps);
+      expect_goes_on(run(going_on, world), 3);
+
+      for (int former = world; former < kWorld; ++former) EXPECT_EQ(text_of_held(former), "") << former;
+    }
+  }
+}
+
+TEST_F(LocalTierJobs, GoOnWithMoreRanks) {
+  for (const auto& mesh : meshes_for(2)) {
+    for (int rank = 0; rank < kWorld; ++rank) replace(rank);
+    save(local_job(mesh, kSteps), 3, 2);
+
+    expect_goes_on(run(local_job(mesh_in_turn(5, 1), kSteps), 5), 3);
+  }
+}
+
+TEST_F(LocalTierJobs, TakeAPeersCopyForOtherRanks) {
+  auto options = local_job(core::Strategy::zero1, kSteps);
+  options.session.local.cliques = pairs();
+  save(options, 3);
+  rot(0, 0);
+  replace(5);
+  replace(6);
+  options.session.local.cliques.clear();
+
+  const auto outcome = run(options, 4);
+
+  expect_goes_on(outcome, 3);
+  for (const auto& rank : outcome.ranks)
+    EXPECT_THAT(rank.restored->passed_over, ElementsAre(HasSubstr("do not match their hash")));
+}
+
+TEST_F(TwoTiers, UseTheCheckpointWhereOtherRanksLackACopy) {
   train_to(3);
+  replace(6);
+  replace(7);
   auto options = job();
   options.session.local.cliques.clear();
 
@@ -259,27 +303,16 @@ TEST_F(TwoTiers, UseTheCheckpointWhenTheRankCountChanged) {
 
   expect_checkpoint(outcome, 2);
   EXPECT_THAT(outcome.ranks[0].restored->passed_over,
-              Contains(HasSubstr("saved by 8 ranks, this job has 4")));
+              Contains(HasSubstr("of its 8 ranks, nobody holds a copy of rank 6")));
 }
 
-TEST_F(TwoTiers, UseTheCheckpointWhenCliquesAndNodesChanged) {
+TEST_F(TwoTiers, TakeCopiesFromOtherCliques) {
   train_to(3);
   replace(1);
   auto options = job();
   options.session.local.cliques = {{{0}, {2}}, {{1}, {3}}, {{4}, {5}}, {{6}, {7}}};
 
-  expect_checkpoint(run_with_disk(options), 2);
-}
-
-TEST_F(TwoTiers, DoNotTakeCopiesOfAnotherStrategy) {
-  train_to(3);
-  auto options = job();
-  options.session.training.strategy = core::Strategy::ddp;
-
-  const auto outcome = run_with_disk(options);
-
-  expect_checkpoint(outcome, 2);
-  EXPECT_THAT(outcome.ranks[0].restored->passed_over, Contains(HasSubstr("another placement")));
+  expect_goes_on(run_with_disk(options), 3);
 }
 
 TEST_F(LocalTierJobs, SurviveARanksDeathInEveryKeeperState) {

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -62,25 +63,53 @@ TEST(TrainerState, EveryCheckpointHoldsTheTensorsOfItsOwnStep) {
 
 // Covers local-11.
 TEST(TrainerState, IsInLocalCopiesToo) {
+  for (const int to : {1, 2, 3, 4, 8}) {
+    SimulatedStorage disk({});
+    auto simulation = machines(disk, 4);
+    const auto nodes = add_nodes(simulation, std::max(to, 4));
+    Task saving;
+    saving.steps = 3;
+    saving.local = true;
+    ASSERT_EQ(problems_of(run(simulation, saving).report), "");
+    Task going_on;
+    going_on.restore = true;
+    simulation.ranks = {to};
+
+    const auto outcome = run(simulation, going_on);
+
+    ASSERT_EQ(problems_of(outcome.report), "");
+    for (int rank = 0; rank < to; ++rank) {
+      const auto& found = outcome.ranks[static_cast<std::size_t>(rank)];
+      ASSERT_TRUE(found.restored && found.restored->is_local);
+      expect_average(found.average, rank, to, 3);
+      EXPECT_EQ(found.clock[0], 3);
+    }
+  }
+}
+
+TEST(TrainerState, LocalCopiesThatLackATensorArePassedOver) {
   SimulatedStorage disk({});
-  auto simulation = machines(disk, 4);
-  const auto nodes = add_nodes(simulation, 4);
+  save_steps(disk, 2, {}, 2);
+  auto simulation = machines(disk, 2);
+  const auto nodes = add_nodes(simulation, 2);
   Task saving;
   saving.steps = 3;
   saving.local = true;
+  saving.average = false;
   ASSERT_EQ(problems_of(run(simulation, saving).report), "");
   Task going_on;
   going_on.restore = true;
+  simulation.ranks = {1};
 
   const auto outcome = run(simulation, going_on);
 
   ASSERT_EQ(problems_of(outcome.report), "");
-  for (int rank = 0; rank < 4; ++rank) {
-    const auto& found = outcome.ranks[static_cast<std::size_t>(rank)];
-    ASSERT_TRUE(found.restored && found.restored->is_local);
-    expect_average(found.average, rank, 4, 3);
-    EXPECT_EQ(found.clock[0], 3);
-  }
+  const auto& restored = outcome.ranks[0].restored;
+  ASSERT_TRUE(restored && !restored->is_local);
+  EXPECT_EQ(restored->step, core::Step{2});
+  ASSERT_EQ(restored->passed_over.size(), 1u);
+  EXPECT_NE(restored->passed_over[0].find("has no tensor 'average'"), std::string::npos)
+      << restored->passed_over[0];
 }
 
 /// Rank 0 holds 4 elements of "average", rank 1 an empty part of it.
@@ -257,7 +286,7 @@ TEST(Strictness, FirstValuesOverwrittenByDamagedCopiesAreNotKept) {
   saving.local = true;
   ASSERT_EQ(problems_of(run(simulation, saving).report), "");
   for (const auto& node : nodes) {
-    const auto found = find_copies(*node, core::WorldSize{2});
+    const auto found = find_copies(*node);
     for (const auto& copy : found->held) {
       const auto file = fmt::format("shard_{:05}_0.safetensors", copy.owner.value);
       ASSERT_TRUE(node->rot(path_in(path_of(copy.name, copy.owner), file)));

@@ -122,7 +122,9 @@ core::Result<void> LoadExchange::read(Storage& storage, std::string_view name, c
   return read_shards(storage, name, *manifest_, tasks, headers, wanted_.targets, wanted_.memory, options);
 }
 
-core::Result<void> LoadExchange::take_from(const MemoryOf& memory_of) {
+core::Result<void> LoadExchange::take_from(const MemoryOf& memory_of, UploadPool* uploads) {
+  uploads_ = uploads;
+  const auto upload = uploads != nullptr ? uploads->take() : UploadPool::Lease{};
   for (std::size_t i = 0; i < plan_.reads.size(); ++i) {
     const auto& read = plan_.reads[i];
     if (read.reader == rank_) sources_[i] = memory_of(*read.shard);
@@ -132,9 +134,9 @@ core::Result<void> LoadExchange::take_from(const MemoryOf& memory_of) {
   }
   for (const auto& read : own_.reads) {
     const auto here = memory_of(*read.shard);
-    if (!here.empty()) TRY(ShardScatter(read, wanted_.targets, wanted_.memory).take(0, here, nullptr));
+    if (!here.empty()) TRY(ShardScatter(read, wanted_.targets, wanted_.memory).take(0, here, upload.get()));
   }
-  return {};
+  return upload ? upload->settle() : core::Result<void>{};
 }
 
 std::vector<std::size_t> LoadExchange::counts(const std::vector<Stream>& streams, std::uint64_t round) const {

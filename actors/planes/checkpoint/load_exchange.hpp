@@ -42,10 +42,10 @@ class LoadExchange {
   core::Result<void> read(Storage& storage, std::string_view name, const ReadOptions& options);
 
   /// Instead of read(), for shards that are in memory: where this one is on this rank, or empty. What this
-  /// rank wants and has itself is copied; all of it must be the host's memory, and stay until the last
-  /// pack().
+  /// rank wants and has itself is copied; all of what it gives must be the host's memory, and stay until the
+  /// last pack(). `uploads` are as in ReadOptions, and must outlive the exchange.
   using MemoryOf = std::function<std::span<const std::byte>(const core::ManifestShard&)>;
-  core::Result<void> take_from(const MemoryOf& memory_of);
+  core::Result<void> take_from(const MemoryOf& memory_of, UploadPool* uploads = nullptr);
 
   std::uint64_t rounds() const { return rounds_; }
   /// Bytes that this rank sends to, or receives from, each rank in a round.

@@ -81,14 +81,9 @@ std::uint64_t stream_bytes(const core::CopyManifest& manifest) {
 }
 
 /// Looks at one copy without reading its bytes.
-Result<core::HeldCopy> look_at(Storage& storage, const core::CopyName& name, core::Rank owner,
-                               core::WorldSize world) {
+Result<core::HeldCopy> look_at(Storage& storage, const core::CopyName& name, core::Rank owner) {
   const auto manifest = TRY(read_copy_manifest(storage, name, owner));
   const auto path = path_of(name, owner);
-  if (manifest.world != world) {
-    return core::fail(Errc::mismatch, "{} was saved by {} ranks, this job has {}", path, manifest.world.value,
-                      world.value);
-  }
   for (const auto& file : manifest.files) {
     const auto bytes = TRY(storage.size(path_in(path, file.name)));
     if (bytes != file.bytes()) {
@@ -96,7 +91,8 @@ Result<core::HeldCopy> look_at(Storage& storage, const core::CopyName& name, cor
                         bytes, file.bytes());
     }
   }
-  return core::HeldCopy{name, owner, stream_bytes(manifest)};
+  return core::HeldCopy{name, owner, stream_bytes(manifest), manifest.world, core::hash64(manifest.layout),
+                        {}};
 }
 
 }  // namespace
@@ -110,7 +106,7 @@ Result<std::vector<core::CopyName>> list_saves(Storage& storage) {
   return found;
 }
 
-Result<FoundCopies> find_copies(Storage& storage, core::WorldSize world) {
+Result<FoundCopies> find_copies(Storage& storage) {
   FoundCopies found;
   for (const auto& name : TRY(list_saves(storage))) {
     const auto place = directory_of(name);
@@ -123,7 +119,7 @@ Result<FoundCopies> find_copies(Storage& storage, core::WorldSize world) {
     for (const auto& directory : *copies) {
       const auto owner = owner_of(name, directory);
       if (!owner) continue;
-      auto copy = look_at(storage, name, *owner, world);
+      auto copy = look_at(storage, name, *owner);
       if (copy) {
         found.held.push_back(*copy);
       } else {
@@ -170,6 +166,14 @@ Result<void> clear_unfinished_copies(Storage& storage) {
       if (owner_of(name, copy.substr(0, copy.size() - core::kUnfinishedCopy.size())))
         TRY(remove_tree(storage, path_in(place, copy)));
     }
+  }
+  return {};
+}
+
+Result<void> tidy_older_copies(Storage& storage, const core::CopyName& newest, int keep) {
+  int kept = 1;
+  for (const auto& name : TRY(list_saves(storage))) {
+    if (name.step < newest.step && kept++ >= keep) TRY(remove_tree(storage, directory_of(name)));
   }
   return {};
 }
@@ -225,7 +229,7 @@ Result<void> read_copy(Storage& storage, const core::CopyManifest& manifest,
   for (const auto& file : manifest.files) {
     for (std::size_t i = 1; i < file.segments.size(); ++i) hashes.hashes.push_back(file.segments[i].hash);
   }
-  const bool is_ours = manifest.structure_hash == core::layout_hash(structure) &&
+  const bool is_ours = manifest.layout == core::layout_text(structure) &&
                        hashes.hashes.size() == pieces.size() &&
                        core::copy_files(planned, hashes) == manifest.files;
   if (!is_ours) {

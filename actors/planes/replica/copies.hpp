@@ -25,9 +25,9 @@ struct FoundCopies {
   std::vector<std::string> passed_over;  ///< copies that are there but cannot be used, and why
 };
 
-/// The copies in a storage whose manifest is good and whose files have the right sizes, saved by a job of
-/// this many ranks. Their bytes are not read.
-core::Result<FoundCopies> find_copies(Storage& storage, core::WorldSize world);
+/// The copies in a storage whose manifest is good and whose files have the right sizes. Their bytes are not
+/// read.
+core::Result<FoundCopies> find_copies(Storage& storage);
 
 /// The manifest of a copy, which must agree with its place. Errc::corrupt.
 core::Result<core::CopyManifest> read_copy_manifest(Storage& storage, const core::CopyName& name,
@@ -45,6 +45,9 @@ core::Result<void> clear_unfinished_copies(Storage& storage);
 
 /// Removes all saves except the newest `keep` of those that are not newer than `newest`.
 core::Result<void> tidy_copies(Storage& storage, const core::CopyName& newest, int keep);
+/// Removes saves that are older than `newest`, whose copies are elsewhere, except the newest `keep` - 1 of
+/// them.
+core::Result<void> tidy_older_copies(Storage& storage, const core::CopyName& newest, int keep);
 
 /// Reads the rank's own copy into memory, piece by piece: `memory[i]` has the size of the structure's piece
 /// i. If the host cannot access it, all of it goes through `uploads`, which are otherwise null. Errc::corrupt

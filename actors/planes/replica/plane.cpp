@@ -43,7 +43,11 @@ Result<std::unique_ptr<ReplicaPlane>> ReplicaPlane::create(gpu::Device& device,
 
 ReplicaPlane::ReplicaPlane(gpu::Device& device, const core::SaveStructure& structure, Storage& storage,
                            Options options)
-    : device_(device), structure_(structure), storage_(storage), options_(std::move(options)) {
+    : device_(device),
+      structure_(structure),
+      layout_(core::layout_text(structure)),
+      storage_(storage),
+      options_(std::move(options)) {
   const auto& clique = options_.clique;
   const auto self = std::find(clique.begin(), clique.end(), options_.rank);
   CHECK(self != clique.end(), "a rank is in its clique");
@@ -132,7 +136,7 @@ Result<std::uint64_t> ReplicaPlane::seal(const SealCopy& work) {
   manifest.name = work.name;
   manifest.owner = options_.rank;
   manifest.world = options_.world;
-  manifest.structure_hash = core::layout_hash(structure_);
+  manifest.layout = layout_;
   if (!work.topology.empty()) manifest.topology = work.topology;
   if (!work.common.empty()) manifest.common = work.common;
   manifest.files = core::copy_files(core::plan_files(structure_, pieces, options_.rank), {work.hashes});
@@ -260,6 +264,11 @@ void ReplicaPlane::on(const TidyCopies& work) {
   run_io([this, work] {
     if (auto tidied = tidy_copies(storage_, work.name, options_.keep); !tidied)
       options_.log.warning("older local copies were not removed: {}", tidied.error().message);
+    // As many saves as are kept have the names of ranks that there are.
+    for (auto* storage : saves_tidied_++ < options_.keep ? options_.beside : std::vector<Storage*>{}) {
+      if (auto tidied = tidy_older_copies(*storage, work.name, options_.keep); !tidied)
+        options_.log.warning("local copies of former ranks were not removed: {}", tidied.error().message);
+    }
     say(messages::CopiesTidied{work.sequence});
   });
 }

@@ -36,8 +36,10 @@ class ReplicaPlane {
     int keep = 1;       ///< number of saves that are kept, including the newest
     bool sync = false;  ///< copies survive a power failure, not only the end of processes
     std::chrono::nanoseconds deadline = std::chrono::seconds(60);  ///< of a round
-    std::function<void(messages::Envelope)> post;                  ///< from any thread; must not block
-    std::function<void(std::function<void()>)> run_io;             ///< one job after another
+    /// Storages of ranks that there may not be any more, which are tidied after the first saves.
+    std::vector<Storage*> beside;
+    std::function<void(messages::Envelope)> post;       ///< from any thread; must not block
+    std::function<void(std::function<void()>)> run_io;  ///< one job after another
     /// A job that this role asked for has thrown.
     std::function<void(messages::Role asker, std::string what)> blame;
     Logger log;  ///< what is not worth a failure
@@ -91,12 +93,14 @@ class ReplicaPlane {
 
   gpu::Device& device_;
   const core::SaveStructure& structure_;
+  const std::string layout_;
   Storage& storage_;
   Options options_;
   std::size_t place_ = 0;             ///< of this rank in the clique
   std::vector<gpu::Buffer> buffers_;  ///< per credit
   gpu::Stream stream_;
   bool cleared_ = false;                // touched only by the I/O worker
+  int saves_tidied_ = 0;                // as above
   std::mutex mutex_;                    // guards all below
   std::unique_ptr<gpu::Group> group_;   ///< does not change once set
   std::optional<core::Error> aborted_;  ///< the first reason

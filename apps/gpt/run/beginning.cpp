@@ -34,12 +34,22 @@ Result<Origin> origin_at(const std::string& path) {
   return Origin{TRY(actors::PosixStorage::open(parent.string())), folder.filename().string()};
 }
 
+/// Local saves of this rank, and of those beside it, which a restart with other ranks may go on from.
+Result<std::vector<core::CopyName>> local_saves(actors::RankWorld& world) {
+  if (world.local_storage() == nullptr) return std::vector<core::CopyName>{};
+  auto saves = TRY(actors::list_saves(*world.local_storage()));
+  for (const auto& [rank, storage] : world.local_storages_beside()) {
+    const auto more = TRY(actors::list_saves(*storage));
+    saves.insert(saves.end(), more.begin(), more.end());
+  }
+  return saves;
+}
+
 /// For a run from scratch, of which no generation has saved.
 Result<void> check_is_new(actors::RankWorld& world, const RunOptions& options) {
   const bool has_checkpoints =
       world.storage() != nullptr && !TRY(actors::list_checkpoints(*world.storage())).empty();
-  const bool has_copies =
-      world.local_storage() != nullptr && !TRY(actors::list_saves(*world.local_storage())).empty();
+  const bool has_copies = !TRY(local_saves(world)).empty();
   if (!has_checkpoints && !has_copies) return {};
   return core::fail(
       Errc::already_exists, "{} holds {} of another run; give an empty directory, or --resume auto to go on",
@@ -73,8 +83,7 @@ Result<bool> check_belongs(actors::RankWorld& world, const Origin& origin, const
                            const RunOptions& options) {
   const bool is_there =
       world.storage() != nullptr && TRY(check_checkpoints(*world.storage(), origin, begun, options));
-  if (world.local_storage() == nullptr) return is_there;
-  for (const auto& save : TRY(actors::list_saves(*world.local_storage()))) {
+  for (const auto& save : TRY(local_saves(world))) {
     if (is_there && save.step.value < begun.step.value) continue;
     return core::fail(
         Errc::already_exists,

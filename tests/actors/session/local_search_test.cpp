@@ -15,22 +15,26 @@ using testing::SizeIs;
 constexpr core::CopyName kOld{{1}, 11};
 constexpr core::CopyName kNew{{2}, 0xfedcba9876543210};
 
-FoundCopies holding(std::initializer_list<std::pair<core::CopyName, int>> copies) {
-  FoundCopies found;
-  for (const auto& [name, owner] : copies) found.held.push_back({name, Rank{owner}, 100});
-  return found;
+Holding holding(std::initializer_list<std::pair<core::CopyName, int>> copies) {
+  Holding holding;
+  for (const auto& [name, owner] : copies) holding.found.held.push_back({name, Rank{owner}, 100, {3}, 0, {}});
+  return holding;
 }
 
 TEST(Holdings, ComeBackFromTheirText) {
-  auto found = holding({{kOld, 0}, {kNew, 3}});
-  found.held[1].bytes = 0xffffffffffffffff;
-  found.passed_over = {"saved by 4 ranks"};
+  auto holds = holding({{kOld, 0}, {kNew, 3}});
+  holds.found.held[1].bytes = 0xffffffffffffffff;
+  holds.found.held[1].layout = 0xfffffffffffffffe;
+  holds.found.held[1].beside = Rank{0};
+  holds.found.passed_over = {"torn"};
+  holds.wants = 0xfffffffffffffffd;
 
-  const auto parsed = parse_holdings(text_of(found).value());
+  const auto parsed = parse_holding(text_of(holds).value());
 
   ASSERT_TRUE(parsed);
-  EXPECT_EQ(parsed->held, found.held);
-  EXPECT_EQ(parsed->passed_over, found.passed_over);
+  EXPECT_EQ(parsed->found.held, holds.found.held);
+  EXPECT_EQ(parsed->found.passed_over, holds.found.passed_over);
+  EXPECT_EQ(parsed->wants, holds.wants);
 }
 
 TEST(Choices, ComeBackFromTheirText) {
@@ -38,26 +42,32 @@ TEST(Choices, ComeBackFromTheirText) {
   local.local = kNew;
   local.transfers = {{Rank{0}, Rank{3}, 5000000000, {Rank{0}, Rank{1}}}, {Rank{1}, Rank{1}, 1, {}}};
   local.notes = {"a", "b"};
+  RestoreChoice gathered;
+  gathered.local = kOld;
+  gathered.givers = {{{1}, {2}, 0xfffffffffffffffe}, {{0}, {0}, 1}};
+  gathered.wants = {3, 0xfffffffffffffffe};
   RestoreChoice checkpoint;
   checkpoint.checkpoint = "step_00000007";
 
-  for (const auto& choice : {local, checkpoint, RestoreChoice{}})
+  for (const auto& choice : {local, gathered, checkpoint, RestoreChoice{}})
     EXPECT_EQ(parse_choice(text_of(choice).value()).value(), choice);
 }
 
 TEST(Choices, ThatAreAlteredAreRefused) {
-  for (const char* text : {"", "[]", "{}", R"(["",[],[]])", R"(["",[1],[],[]])", R"(["",[1,"x"],[],[]])",
-                           R"([7,[],[],[]])", R"(["",[],[[1,2]],[]])", R"(["",[],[],[],[]])"}) {
+  for (const char* text :
+       {"", "[]", "{}", R"(["",[],[],[],[]])", R"(["",[1],[],[],[],[]])", R"(["",[1,"x"],[],[],[],[]])",
+        R"([7,[],[],[],[],[]])", R"(["",[],[[1,2]],[],[],[]])", R"(["",[],[],[[1]],[],[]])",
+        R"(["",[],[],[],[1],[]])", R"(["",[],[],[],[],[],[]])"}) {
     EXPECT_FALSE(parse_choice(text)) << text;
   }
-  for (const char* text :
-       {"[]", R"([[[1,"a",2]],[]])", R"([[[1,"a",2,"3",4]],[]])", R"([[],[7]])", R"([[],[],[]])"})
-    EXPECT_FALSE(parse_holdings(text)) << text;
+  for (const char* text : {"[]", R"([[[1,"a",2]],[],"0"])", R"([[[1,"a",2,"3",4,"5",6,7]],[],"0"])",
+                           R"([[],[7],"0"])", R"([[],[]])", R"([[],[],"0",[]])"})
+    EXPECT_FALSE(parse_holding(text)) << text;
 }
 
 class Search : public testing::Test {
  protected:
-  void hear(std::vector<FoundCopies> found) { search_.hear(std::move(found)); }
+  void hear(std::vector<Holding> all) { search_.hear(std::move(all)); }
   LocalSearch search_{{{{0}, {1}}, {{2}}}};
 };
 
@@ -81,7 +91,7 @@ TEST_F(Search, ProposesASaveAgainOnlyWithOtherCopies) {
   hear(all());
   search_.failed();
   auto fewer = all();
-  fewer[0].held.erase(fewer[0].held.begin());
+  fewer[0].found.held.erase(fewer[0].found.held.begin());
 
   hear(fewer);
   EXPECT_EQ(search_.best(), kNew) << "rank 1 holds another copy of 0";
@@ -94,9 +104,23 @@ TEST_F(Search, ProposesASaveAgainOnlyWithOtherCopies) {
   EXPECT_EQ(search_.best(), std::nullopt);
 }
 
+TEST_F(Search, ProposesGiversWhereCopiesDoNotFit) {
+  auto all = std::vector{holding({{kNew, 0}, {kNew, 1}}), holding({{kNew, 0}}), holding({{kNew, 2}})};
+  all[2].wants = 7;
+
+  hear(all);
+  const auto choice = search_.propose();
+
+  ASSERT_TRUE(choice);
+  EXPECT_THAT(choice->transfers, IsEmpty());
+  EXPECT_THAT(choice->givers, ElementsAre(core::CopyGiver{{0}, {0}, 0}, core::CopyGiver{{0}, {0}, 0},
+                                          core::CopyGiver{{2}, {2}, 0}));
+  EXPECT_THAT(choice->wants, ElementsAre(0, 0, 7));
+}
+
 TEST_F(Search, SaysWhyNewerSavesAreNotUsedOnce) {
-  auto all = std::vector{holding({{kNew, 0}}), FoundCopies{}, holding({{kNew, 2}})};
-  all[1].passed_over = {"torn"};
+  auto all = std::vector{holding({{kNew, 0}}), Holding{}, holding({{kNew, 2}})};
+  all[1].found.passed_over = {"torn"};
 
   hear(all);
   EXPECT_EQ(search_.best(), std::nullopt);
@@ -107,10 +131,10 @@ TEST_F(Search, SaysWhyNewerSavesAreNotUsedOnce) {
 
 TEST(SearchOfManyRanks, DoesNotSayTheSameOfAll) {
   LocalSearch search({});
-  FoundCopies other;
-  other.passed_over = {"saved by 4 ranks"};
+  Holding other;
+  other.found.passed_over = {"torn"};
 
-  search.hear(std::vector<FoundCopies>(1000, other));
+  search.hear(std::vector<Holding>(1000, other));
 
   EXPECT_THAT(search.take_notes(), SizeIs(8));
 }

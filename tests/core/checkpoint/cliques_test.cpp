@@ -13,6 +13,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::SizeIs;
 
 constexpr CopyName kOld{StepCount{1}, 11};
 constexpr CopyName kNew{StepCount{2}, 22};
@@ -23,12 +24,16 @@ Clique ranks(std::initializer_list<std::int32_t> numbers) {
   return clique;
 }
 
+HeldCopy copy_of(std::int32_t owner, const CopyName& name, std::int32_t world = 4) {
+  return {name, Rank{owner}, 100, {world}, 0, {}};
+}
+
 /// Every rank holds all copies of its clique.
 void replicate(Holdings& holdings, const std::vector<Clique>& cliques, const CopyName& name) {
   for (const auto& clique : cliques) {
     for (auto holder : clique) {
       for (auto owner : clique)
-        holdings[static_cast<std::size_t>(holder.value)].push_back({name, owner, 100});
+        holdings[static_cast<std::size_t>(holder.value)].push_back(copy_of(owner.value, name));
     }
   }
 }
@@ -85,6 +90,10 @@ TEST(Cliques, ThatAreGivenMustPartitionTheWorld) {
   EXPECT_THAT(complaint({ranks({0, 1, 2, -1})}), HasSubstr("names rank -1"));
 }
 
+CopyGiver from(std::int32_t rank) {
+  return {{rank}, {rank}, 0};
+}
+
 class Latest : public testing::Test {
  protected:
   Latest() : cliques_(make_cliques(WorldSize{4}, 2, 2).value()), holdings_(4) {
@@ -122,26 +131,65 @@ TEST_F(Latest, IsOlderWhenACliqueLacksACopy) {
               ElementsAre("the local save after step 2: the clique [0, 2] holds no copy of rank 2"));
 }
 
-TEST_F(Latest, DoesNotCountWhatAnotherCliqueHolds) {
+TEST_F(Latest, HasGiversWhereAnotherCliqueHoldsACopy) {
   lose(0, kNew, 2);
   lose(2, kNew, 2);
-  holdings_[1].push_back({kNew, Rank{2}, 100});
+  holdings_[1].push_back(copy_of(2, kNew));
 
-  EXPECT_EQ(find_latest(holdings_, cliques_).name, kOld);
+  const auto latest = find_latest(holdings_, cliques_);
+
+  EXPECT_EQ(latest.name, kNew);
+  EXPECT_THAT(latest.givers, ElementsAre(from(0), from(1), from(1), from(3)));
+  EXPECT_THAT(latest.passed_over, IsEmpty());
 }
 
 TEST_F(Latest, IsJudgedByThePresentCliques) {
   const std::vector<Clique> others{ranks({0, 1}), ranks({2, 3})};
   holdings_[0].clear();
 
-  EXPECT_EQ(find_latest(holdings_, cliques_).name, kNew);
-  EXPECT_EQ(find_latest(holdings_, others).name, std::nullopt);
+  EXPECT_THAT(find_latest(holdings_, cliques_).givers, IsEmpty());
+  EXPECT_THAT(find_latest(holdings_, others).givers, ElementsAre(from(2), from(1), from(2), from(3)));
+}
+
+TEST_F(Latest, HasGiversForAnotherNumberOfRanks) {
+  // The process of rank 1 is lost, and that of rank 3 is rank 1 now.
+  holdings_[1] = holdings_[3];
+  holdings_.resize(3);
+  const std::vector<Clique> alone{ranks({0}), ranks({1}), ranks({2})};
+
+  const auto latest = find_latest(holdings_, alone);
+
+  EXPECT_EQ(latest.name, kNew);
+  EXPECT_THAT(latest.givers, ElementsAre(from(0), from(1), from(2), from(1)));
+}
+
+TEST_F(Latest, HasGiversForRanksThatWantOtherThings) {
+  EXPECT_THAT(find_latest(holdings_, cliques_, std::vector<std::uint64_t>{0, 0, 0, 0}).givers, IsEmpty());
+  EXPECT_THAT(find_latest(holdings_, cliques_, std::vector<std::uint64_t>{0, 0, 9, 0}).givers, SizeIs(4));
+}
+
+TEST_F(Latest, TakesCopiesFromStoragesBeside) {
+  holdings_[2].clear();
+  for (auto& copy : holdings_[0]) copy.beside = Rank{2};
+
+  EXPECT_THAT(find_latest(holdings_, cliques_).givers,
+              ElementsAre(CopyGiver{{0}, {2}, 0}, from(1), CopyGiver{{0}, {2}, 0}, from(3)));
+}
+
+TEST_F(Latest, SaysWhichRanksCopyNobodyHolds) {
+  holdings_.assign(3, {copy_of(0, kNew), copy_of(1, kNew), copy_of(3, kNew)});
+
+  const auto latest = find_latest(holdings_, std::vector<Clique>{ranks({0}), ranks({1}), ranks({2})});
+
+  EXPECT_EQ(latest.name, std::nullopt);
+  EXPECT_THAT(latest.passed_over,
+              ElementsAre("the local save after step 2: of its 4 ranks, nobody holds a copy of rank 2"));
 }
 
 TEST_F(Latest, DoesNotMixSavesOfTheSameStep) {
   const CopyName again{StepCount{2}, 23};
   for (auto holder : {0, 2}) lose(holder, kNew, 2);
-  holdings_[0].push_back({again, Rank{2}, 100});
+  holdings_[0].push_back(copy_of(2, again));
 
   const auto latest = find_latest(holdings_, cliques_);
 

@@ -17,7 +17,7 @@ CopyManifest sample() {
   manifest.name = {StepCount{200}, 0x0123456789abcdef};
   manifest.owner = Rank{3};
   manifest.world = WorldSize{8};
-  manifest.structure_hash = 0xfedcba9876543210;
+  manifest.layout = R"({"tensors":[["a","f32",[6]]],"pieces":[[0,[2],[3]]]})";
   manifest.topology = R"({"world":8})";
   manifest.common = R"({"done":[1,2],"name":"a,b\n]"})";
   manifest.files = {{"shard_00003_0.safetensors", {{96, 1}, {120, 2}}},
@@ -26,8 +26,9 @@ CopyManifest sample() {
 }
 
 const char* const kBody =
-    "{\"format\":\"troupe-copy\",\"version\":1,\n"
-    "\"step\":200,\"save\":\"0123456789abcdef\",\"owner\":3,\"world\":8,\"structure\":\"fedcba9876543210\",\n"
+    "{\"format\":\"troupe-copy\",\"version\":2,\n"
+    "\"step\":200,\"save\":\"0123456789abcdef\",\"owner\":3,\"world\":8,\n"
+    "\"layout\":{\"tensors\":[[\"a\",\"f32\",[6]]],\"pieces\":[[0,[2],[3]]]},\n"
     "\"topology\":{\"world\":8},\n"
     "\"common\":{\"done\":[1,2],\"name\":\"a,b\\n]\"},\n"
     "\"files\":[\n"
@@ -81,7 +82,7 @@ TEST(CopyManifest, IsRefusedWhenAnyByteIsAlteredOrMissing) {
 }
 
 TEST(CopyManifest, OfAnotherVersionSaysSo) {
-  const auto parsed = parse_copy_manifest(sealed(replaced(kBody, "\"version\":1", "\"version\":2")));
+  const auto parsed = parse_copy_manifest(sealed(replaced(kBody, "\"version\":2", "\"version\":1")));
 
   ASSERT_FALSE(parsed);
   EXPECT_EQ(parsed.error().code, Errc::mismatch);

@@ -200,7 +200,7 @@ Choice choose(const ModelJob& job, const std::vector<SaveStructure>& wanted) {
     for (std::size_t rank = 0; rank < parts.size(); ++rank) parts[rank].wants = &wanted[rank];
     for (const auto holder : step.holders) {
       const auto rank = static_cast<std::size_t>(holder.value);
-      parts[rank].has = &job.structures[rank];
+      parts[rank].has = {&job.structures[rank]};
     }
     if (auto survival = plan_survival(parts)) return {std::move(step), *std::move(survival)};
   }
@@ -268,7 +268,7 @@ TEST(Survival, SharesTheGivingAmongThoseThatHaveTheSame) {
     all.tensors.push_back({"t" + std::to_string(i), DType::f32, {100}});
     all.pieces.push_back({static_cast<std::uint32_t>(i), {{0}, {100}}});
   }
-  const std::vector<SurvivalPart> parts{{&all, nullptr}, {nullptr, &all}, {&all, nullptr}, {&all, nullptr}};
+  const std::vector<SurvivalPart> parts{{{&all}, nullptr}, {{}, &all}, {{&all}, nullptr}, {{&all}, nullptr}};
 
   const auto survival = plan_survival(parts).value();
 
@@ -282,7 +282,7 @@ TEST(Survival, SharesTheGivingAmongThoseThatHaveTheSame) {
 
 TEST(Survival, NamesWhatNobodyHas) {
   const auto halves = deal(2, 2, 8);
-  const std::vector<SurvivalPart> parts{{&halves[0], nullptr}, {nullptr, &halves[1]}};
+  const std::vector<SurvivalPart> parts{{{&halves[0]}, nullptr}, {{}, &halves[1]}};
 
   const auto survival = plan_survival(parts);
 
