@@ -50,8 +50,8 @@ class Parameter:
         return values
 
     def whole(self, session: Session) -> torch.Tensor:
-        """A copy of the model's tensor, while the parameter may be read."""
-        return self.values(session).clone()
+        """The model's tensor, while the parameter may be read: the session's memory, but of experts a copy."""
+        return self.values(session)
 
     def values(self, session: Session) -> torch.Tensor:
         """What the session has of it now, in its shape and dtype."""

@@ -13,6 +13,7 @@ from torch import nn
 from troupe.errors import Error, Status, invalid
 from troupe.session import Options, Outcome, Restored, SaveResult, Session
 from troupe.torch.data import LaneBatches
+from troupe.torch.dtensors import ModelHooks, has_ranks_of, mesh_of, part_of, whole_of
 from troupe.torch.experts import experts_of
 from troupe.torch.meeting import in_store
 from troupe.torch.meta import Init, Unfilled
@@ -110,6 +111,7 @@ class Trainer:
         self._step: Optional[Step] = None
         self._saves: list[SaveResult] = []
         self._stays, self._needs_checkpoint = stays, False
+        self._instances = int(options.get("optimizer_instances", 1))
         self._recovered: Optional[Restored] = None
         own_units = units_of(model, self._parameters, units) if strategy in SHARDED or units is not None else []
 
@@ -132,6 +134,7 @@ class Trainer:
             parameter.tensor.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 self._gradient_hook(parameter))
             for parameter in self._parameters if not parameter.is_frozen and not parameter.is_expert]
+        self._model_hooks = self._hook_model()
 
     def _by_tensor(self) -> dict[int, list[Parameter]]:
         """What the session has of each of the model's tensors here."""
@@ -312,46 +315,82 @@ class Trainer:
             self._gates.enter("idle")
             self.session.end_evaluation()
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Copies of all parameters and persistent buffers, whole, under model.state_dict()'s names; tied ones are the
-        same tensor. By all ranks alike. Buffers are this rank's. Moments are in save() only."""
-        copies = self._whole_parameters()
-        return {name: copies[id(tensor)] if id(tensor) in copies else tensor.detach().clone()
-                for name, tensor in self.model.state_dict(keep_vars=True).items()}
+    def state_dict(self, *, dtensors: bool = False) -> dict[str, torch.Tensor]:
+        """Copies of all parameters and persistent buffers under model.state_dict()'s names; tied ones are the same tensor.
+        By all ranks alike. Buffers are this rank's. Moments are in save() only.
+
+        Parameters are whole, or DTensors over a mesh of torch.distributed's ranks: with zero3, hsdp and hfsdp those of
+        units have their rows shared out, as FSDP2 does, and all others are replicated. The session's own shards have no
+        regard for rows, so each unit is gathered for it: in addition to what is returned there is one unit at a time."""
+        if not dtensors:
+            return self._state(lambda parameter, whole: whole if parameter.is_expert else whole.clone())
+        mesh = mesh_of(self.session, self._place.device.type, self._instances)
+        return self._state(lambda parameter, whole: part_of(whole, mesh, self._is_shared_out(parameter)))
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Before the first step and the first save: whole values in place of those that the model began with, under
-        model.state_dict()'s names, all of them. By all ranks alike, with the same values."""
-        self._expect_between_steps("load_state_dict()")
-        own = self.model.state_dict(keep_vars=True)
+        """Before the first step and the first save: values in place of those that the model began with, under
+        model.state_dict()'s names, all of them. By all ranks alike, with the same values, whole or as DTensors of any
+        placements, which are gathered one by one."""
+        own = self._model_hooks.own()
         if own.keys() != state.keys():
             raise invalid(f"expected the names of model.state_dict(); missing are {sorted(own.keys() - state.keys())}, "
                           f"unknown are {sorted(state.keys() - own.keys())}")
-        parameters = self._by_tensor()
+        self._load(state)
+
+    def _load(self, state: Mapping[str, torch.Tensor]) -> None:
+        self._expect_between_steps("load_state_dict()")
+        own, parameters = self._model_hooks.own(), self._by_tensor()
         for name, values in state.items():
             parts = parameters.get(id(own[name]))
             shape = parts[0].whole_shape if parts else own[name].shape
             if tuple(values.shape) != tuple(shape):
                 raise invalid(f"{name} has the shape {tuple(shape)}, found {tuple(values.shape)}")
-        for name, values in state.items():
-            for part in parameters.get(id(own[name]), ()):
-                part.write(self.session, part.part_of(values))
-            if id(own[name]) not in parameters:
-                own[name].copy_(values)
+        with torch.no_grad():
+            for name, values in state.items():
+                whole = whole_of(values)
+                for part in parameters.get(id(own[name]), ()):
+                    part.write(self.session, part.part_of(whole))
+                if id(own[name]) not in parameters:
+                    own[name].copy_(whole)
 
-    def _whole_parameters(self) -> dict[int, torch.Tensor]:
-        copies: dict[int, torch.Tensor] = {}
+    def _state(self, made_of: Callable[[Parameter, torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What `made_of` makes of each parameter, and copies of the buffers."""
+        made = self._of_parameters(made_of)
+        return {name: made[id(tensor)] if id(tensor) in made else tensor.detach().clone()
+                for name, tensor in self._model_hooks.own().items()}
 
-        def copy(parameters: Iterable[Parameter]) -> None:
+    def _of_parameters(self, made_of: Callable[[Parameter, torch.Tensor], torch.Tensor]) -> dict[int, torch.Tensor]:
+        """By identity of the model's tensor: what `made_of` makes of it, whole, while it may be read."""
+        made: dict[int, torch.Tensor] = {}
+
+        def visit(parameters: Iterable[Parameter]) -> None:
             for parameter in parameters:
-                if id(parameter.origin) not in copies:
-                    copies[id(parameter.origin)] = parameter.whole(self.session)
+                if id(parameter.origin) not in made:
+                    made[id(parameter.origin)] = made_of(parameter, parameter.whole(self.session))
 
         with self.evaluation():
-            copy(parameter for parameter in self._parameters if parameter.unit is None)
+            visit(parameter for parameter in self._parameters if parameter.unit is None)
             for unit in self._gates.each():
-                copy(unit.parameters)
-        return copies
+                visit(unit.parameters)
+        return made
+
+    def _is_shared_out(self, parameter: Parameter) -> bool:
+        return (self._gates.is_sharded and parameter.unit is not None or
+                parameter.is_expert and any(module.ranks > 1 for module in self._experts))
+
+    def _hook_model(self) -> ModelHooks:
+        """So that torch's get_model_state_dict(model) and set_model_state_dict(model, ...) work as well."""
+
+        def settle() -> None:
+            if self._is_open and self._step is None and not self._gates.is_sharded:
+                self.session.publish_all()
+
+        def read() -> Mapping[str, torch.Tensor]:
+            if not self._is_open or not (self._gates.is_sharded or self._experts):
+                return {}
+            return self.state_dict(dtensors=has_ranks_of(self.session))
+
+        return ModelHooks(self.model, settle, read, self._load)
 
     def save(self, common: Optional[Mapping[str, Any]] = None, *, local: bool = False) -> int:
         """Saves the state after the last step in the background, by all ranks alike; `common`, whose numbers are whole,
@@ -448,12 +487,14 @@ class Trainer:
         if not self._is_open:
             return
         self._expect_between_steps("close()")
-        copies = self._whole_parameters() if keep_parameters else {}
+        copies = self._of_parameters(
+            lambda parameter, whole: whole if parameter.is_expert else whole.clone()) if keep_parameters else {}
         if not keep_parameters:
             self.session.publish_all()
         self.wait_saves()
         for handle in self._hooks:
             handle.remove()
+        self._model_hooks.remove()
         self._gates.remove()
         for module in self._experts:
             module.leave()
