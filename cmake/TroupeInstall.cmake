@@ -4,7 +4,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Troupe")
-# As a linker wants them: whoever calls stands before what is called.
+# In the order that linkers want: callers stand before what they call.
 set(parts simulation launch session planes shell roles world messages gpu posix core)
 if(TROUPE_HAS_CUDA)
   list(APPEND parts cuda)

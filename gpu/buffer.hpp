@@ -29,7 +29,7 @@ struct BufferView {
   }
 };
 
-/// As BufferView, but read-only.
+/// Like BufferView, but read-only.
 struct ConstBufferView {
   const std::byte* data = nullptr;
   std::size_t bytes = 0;

@@ -57,8 +57,8 @@ class StreamQueue {
   /// long as the program (a literal). Host and simulated devices only.
   virtual void enqueue(std::string_view label, TaskCost cost, std::function<void()> body) = 0;
 
-  /// As enqueue(), but the task has ended only when the Completion given to `start` has been called: this is
-  /// how collectives occupy a stream. In simulation `start` must return without waiting.
+  /// Like enqueue(), but the task has ended only when the Completion given to `start` has been called: this
+  /// is how collectives occupy a stream. In simulation `start` must return without waiting.
   virtual void enqueue_async(std::string_view label, std::function<void(Completion)> start) = 0;
 
   /// `event` completes when everything enqueued so far is done. Recording again moves it.

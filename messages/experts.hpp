@@ -9,8 +9,8 @@
 
 namespace troupe::messages {
 
-// The conversation of an ExpertGroup, which is of one layer. Rows never pass through a message: these say how
-// many there are. E experts of all ranks of the group.
+// The conversation of an ExpertGroup, which serves one layer. Rows never pass through a message: these say
+// how many there are. E experts of all ranks of the group.
 
 /// Whether rows go from their tokens' rank to their experts', or back.
 enum class RowsGo : std::uint8_t { out, back };

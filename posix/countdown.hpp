@@ -38,7 +38,7 @@ class Countdown {
   Clock::time_point seen_;
 };
 
-/// As changed.wait_for(lock, limit, ready), with a Countdown.
+/// Like changed.wait_for(lock, limit, ready), with a Countdown.
 template <class Ready>
 bool wait_while_running(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
                         std::chrono::nanoseconds limit, const Ready& ready) {

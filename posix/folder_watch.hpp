@@ -14,7 +14,7 @@ class FolderWatch {
   /// Errc::io if the folder is not there, or the system gives out no further watch.
   static core::Result<FolderWatch> open(const std::string& folder);
 
-  /// Until a file has appeared since the call before, or for as long as `patience`.
+  /// Waits until a file has appeared since the call before, or for as long as `patience`.
   void wait(std::chrono::milliseconds patience) const;
 
  private:

@@ -31,7 +31,7 @@ struct MappedFile::Guard {
 
 namespace {
 
-// A signal's handler gets no context of ours, so that these are of the process.
+// A signal's handler gets no context of ours, so these belong to the process.
 std::atomic<MappedFile::Guard*> guards{nullptr};
 struct sigaction former {};
 

@@ -16,7 +16,7 @@ namespace troupe::posix {
 
 namespace {
 
-// Handlers get no context of ours, so that these are of the process.
+// Handlers get no context of ours, so these belong to the process.
 std::atomic<const char*> program{"troupe"};
 std::atomic<int> exit_code{1};
 std::atomic<std::terminate_handler> end_by_defect{nullptr};

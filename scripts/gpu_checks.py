@@ -41,8 +41,8 @@ class Row:
 
 @dataclasses.dataclass
 class Section:
-    """Rows that together have a part of the time; what they leave is the next ones'. Of some, whose seconds say
-    nothing, several are made at once; what no command makes comes last there."""
+    """Rows that together have a part of the time; what they leave is the next ones'. Rows whose seconds say
+    nothing are made several at once; those without a command come last there."""
     seconds: float
     rows: list
     at_once: int = 1
@@ -166,7 +166,7 @@ class Checks:
             replace(self.out / "gpu_check.json", json.dumps(facts, indent=1) + "\n")
 
     def text(self):
-        """As Markdown."""
+        """The table in Markdown."""
         ended = sum(row.outcome not in (NOT_RUN, RUNNING, NO_TIME, CUT_OFF) for row in self.rows)
         lines = [f"{self.head}; {ended} of {len(self.rows)} rows in {time.monotonic() - self.began:.0f} s", "",
                  "| check | outcome | seconds | figure |", "|---|---|---|---|"]

@@ -97,7 +97,7 @@ class ChaosRun {
     const auto newest = listed && !listed->empty() ? listed->front().step.value : 0;
     if (newest + 2 * setup.save_every < setup.steps)
       world_.monitor.violate("L6",
-                             fmt::format("the newest checkpoint of {} steps is of {}", setup.steps, newest));
+                             fmt::format("the newest checkpoint has {} of {} steps", newest, setup.steps));
   }
 
   std::string state() const {

@@ -63,7 +63,7 @@ class ChaosProcess final : public Process {
   bool was_stopped_ = false;
 };
 
-/// As the Follower of apps/troupe/launch/nodes.
+/// Plays the part of Follower in apps/troupe/launch/nodes.
 class ChaosFollower : public std::enable_shared_from_this<ChaosFollower> {
  public:
   ChaosFollower(ChaosJob& job, int host);
@@ -132,7 +132,7 @@ class ChaosFollower : public std::enable_shared_from_this<ChaosFollower> {
   std::chrono::nanoseconds give_up_at_{};
 };
 
-/// As the Leader of apps/troupe/launch/nodes.
+/// Plays the part of Leader in apps/troupe/launch/nodes.
 class ChaosLeader final : public Gang, public std::enable_shared_from_this<ChaosLeader> {
  public:
   explicit ChaosLeader(ChaosJob& job);
@@ -284,7 +284,7 @@ class ChaosJob {
   int generations = 0;
   std::uint16_t next_room = 1;
 
-  // As Meeting has them; patience is less, which only ends hopeless jobs earlier.
+  // Those of Meeting, but with less patience, which only ends hopeless jobs earlier.
   static constexpr std::chrono::seconds kPatience{120};
   static constexpr std::chrono::seconds kLastCall{30};
 

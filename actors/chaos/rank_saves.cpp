@@ -38,9 +38,9 @@ std::chrono::nanoseconds ChaosRank::disk_time() {
   return world_.up_to(std::chrono::milliseconds(2));
 }
 
-/// Collectively, between two steps; the state is copied, and training goes on.
+/// All ranks call it between two steps. It copies the state, and training goes on.
 void ChaosRank::save() {
-  // Rank 0 may have said so before this rank has come as far.
+  // Rank 0 may have ended this save before this rank got here.
   if (saves_over_.contains(over_)) return;
   snapshots_[over_] = numbers_;
   set_saving(true);
@@ -159,7 +159,7 @@ CheckpointWriterEpoch ChaosRank::writer() const {
   return {"job", next_.epoch};
 }
 
-/// Rank 0 tells all, however it ended.
+/// Rank 0 tells all ranks that the save has ended, well or not.
 void ChaosRank::finish_save(std::int64_t over) {
   if (!save_ || save_->over != over) return;
   save_.reset();
@@ -176,7 +176,7 @@ void ChaosRank::save_is_over(std::int64_t over) {
   if (after_save_) std::exchange(after_save_, nullptr)();
 }
 
-/// As a restore does: the newest of which every byte is right.
+/// The one that a restore would choose: the newest of which every byte is right.
 std::string ChaosRank::newest_good() const {
   const auto listed = list_checkpoints(world_.disk);
   if (!listed) return "";

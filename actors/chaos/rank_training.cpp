@@ -1,4 +1,4 @@
-// How a simulated rank comes to its state, and what it makes of it.
+// How a simulated rank gets its state, and how it trains.
 #include <algorithm>
 #include <utility>
 
@@ -66,7 +66,7 @@ void ChaosRank::recover() {
     if (!claimed && claimed.error().code == core::Errc::stale_epoch) return lose(claimed.error().message);
     if (claimed) world_.monitor.claimed(next_.epoch);
   }
-  // Nobody has been in an epoch before the first.
+  // Before the first epoch nobody has had a state to keep.
   if (next_.epoch.value <= 1) return restore();
   ChaosWords words;
   const auto everything = (std::uint64_t{1} << kChaosElements) - 1;
@@ -235,7 +235,7 @@ void ChaosRank::decide(const std::vector<ChaosWords>& words) {
   at_boundary();
 }
 
-/// Others join from what is in memory, once saves that were begun are done.
+/// Others join from the state in memory, once all saves have ended.
 void ChaosRank::at_boundary() {
   const bool forgets = world_.has(PlantedBug::forgets_saves) && next_.epoch.value > 1;
   if (over_ % world_.setup.save_every == 0 && !forgets) save();

@@ -49,7 +49,7 @@ struct NodeAgentConfig {
   std::chrono::nanoseconds cause_window = std::chrono::milliseconds(500);
   /// A spare that was given a rank has this time to take note of it, before it is killed for another.
   std::chrono::nanoseconds spare_window = std::chrono::seconds(2);
-  /// As `cause_window`, where the others wait because they were asked to.
+  /// The same window where the others wait because they were asked to.
   std::chrono::nanoseconds wait_window = std::chrono::seconds(15);
   /// How often the ranks are asked whether they wait for another epoch, with `in_place`.
   std::chrono::nanoseconds look_interval = std::chrono::milliseconds(100);

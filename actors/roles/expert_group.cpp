@@ -21,7 +21,7 @@ namespace {
 using RowCounts = std::vector<std::int64_t>;
 
 void add_counts(RowCounts& to, const RowCounts& more) {
-  CHECK(to.size() == more.size(), "counts of a layer are of all its experts");
+  CHECK(to.size() == more.size(), "counts of a layer are those of all its experts");
   std::transform(to.begin(), to.end(), more.begin(), to.begin(), std::plus<>());
 }
 
@@ -237,7 +237,7 @@ void ExpertGroupMachine::on(const messages::StepDecided& decided, Outbox& outbox
 void ExpertGroupMachine::on(const messages::ExpertsRestored& restored, Outbox& outbox) {
   if (!restored.bias.empty() && !bias_.empty()) bias_ = restored.bias;
   CHECK(restored.chosen.size() == all_chosen_.size() && restored.dropped.size() == all_dropped_.size(),
-        "what is restored is of this layer");
+        "what is restored belongs to this layer");
   all_chosen_ = restored.chosen;
   all_dropped_ = restored.dropped;
   keep({-1}, false, outbox);

@@ -85,7 +85,7 @@ using StepWork = std::variant<PrepareBucket, LaunchCollective, PrepareVerdict, S
 /// work waits: the answer is a message.
 using Work = std::variant<StepWork, AbortCollectives, CheckpointWork, ReplicaWork, ExpertWork>;
 
-/// The work of this kind, a single kind or all that goes to one plane; null when it is of another kind.
+/// The work of this kind, a single kind or all that goes to one plane; null when it is another kind.
 template <class Kind>
 const Kind* work_if(const Work& work) {
   auto same = [](const auto& found) -> const Kind* {

@@ -70,8 +70,8 @@ struct SessionContext {
     return rendezvous.get(topic + "/answer", deadline);
   }
 
-  /// Until all ranks have read what was set under keys that begin with this one, and may end: without it a
-  /// rank that ends would be the others' Error. By all ranks alike.
+  /// Waits until all ranks have read what was set under keys that begin with this one, and may end: without
+  /// it a rank that ends would be the others' Error. By all ranks alike.
   void end_reading(const std::string& prefix) const {
     constexpr std::chrono::seconds kPatience{5};
     const auto all_here = [&]() -> core::Result<void> {

@@ -15,9 +15,9 @@ class DeviceCopies {
   explicit DeviceCopies(const SessionContext& context) : in_(context) {}
 
   core::Result<void> copy(gpu::ConstBufferView from, gpu::BufferView to);
-  /// Until what the trainer has enqueued is done.
+  /// Waits until what the trainer has enqueued is done.
   core::Result<void> settle();
-  /// Until what is enqueued is done, also where time is simulated.
+  /// Waits until what is enqueued is done, also where time is simulated.
   core::Result<void> wait(gpu::StreamView stream);
 
  private:

@@ -28,9 +28,9 @@ class GroupData {
 
   /// What each member gave, in group order, of any length: lengths are sent first.
   core::Result<std::vector<std::vector<std::byte>>> all_gather(std::span<const std::byte> bytes);
-  /// As core::gather().
+  /// Like core::gather().
   core::Result<core::TensorDict> all_gather(const core::TensorDict& own);
-  /// As core::gather_values().
+  /// Like core::gather_values().
   core::Result<core::Value::Map> all_gather(const core::Value::Map& own, core::MissingNames missing);
 
   /// For logits whose columns the group shares.

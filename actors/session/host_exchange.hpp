@@ -29,7 +29,7 @@ class HostExchange {
 
   /// Before exchange(), by all ranks alike.
   core::Result<void> open();
-  /// As DataPlane::exchange_loaded().
+  /// Like DataPlane::exchange_loaded().
   void exchange(LoadedBytes bytes);
   /// From any thread: running and later rounds end in `reason`.
   void abort(const core::Error& reason);

@@ -20,7 +20,7 @@ class LearnedOrder {
   /// alike.
   LearnedOrder(const SessionContext& in, int units, std::uint64_t attempt);
 
-  /// As OrderRecorder::uses(), plus Errc::mismatch.
+  /// Like OrderRecorder::uses(), plus Errc::mismatch.
   core::Result<void> uses(core::UnitIndex unit);
   core::Result<void> begin_backward();
   core::Result<core::DeclaredOrder> end();

@@ -29,7 +29,8 @@ constexpr std::int64_t kMostLaunches = 20'000'000;
 /// The programs of all ranks, equal ones once.
 class ProgramsOfRanks {
  public:
-  /// `places` of a part: for each place in domain 0 the program of the rank there, if it is of this part.
+  /// `places` of a part: for each place in domain 0 the program of the rank there, if it belongs to this
+  /// part.
   void add(core::Rank first_of_part, const core::JobPrograms& part) {
     auto& known = parts_[first_of_part];
     known.sizes = part.sizes;

@@ -28,7 +28,7 @@ class Recovery {
 
   /// Empty where the ranks have no common step; then nothing of this session has changed.
   core::Result<std::optional<LoadedState>> run();
-  /// These two are of what was found: valid once memory was taken over, even if run() then fails.
+  /// These two describe what was found: valid once memory was taken over, even if run() then fails.
   std::uint64_t origin() const { return step_.origin; }
   const Saves::Progress& progress() const { return progress_; }
   /// The session's data plane has the memory of the remains, and with it the state.

@@ -21,7 +21,7 @@
 
 namespace troupe::actors {
 
-/// As finish_step() returns it; without times.
+/// What finish_step() returned, without times.
 StepOutcome outcome_of(const messages::StepDecided& decided);
 
 /// What Remains::decision() says, read with any data plane of the job. Errc::corrupt.

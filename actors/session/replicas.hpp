@@ -29,7 +29,7 @@ class Replicas {
 
   /// Buckets of which other ranks keep the same part.
   std::vector<SharedParameters> buckets() const;
-  /// As above, and the parameters that tensor-parallel ranks keep whole.
+  /// The same, and the parameters that tensor-parallel ranks keep whole.
   std::vector<SharedParameters> all() const;
   /// A hash for the part of each parameter that this rank keeps; one pass over these bytes. What the trainer
   /// has enqueued is done before.

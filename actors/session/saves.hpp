@@ -32,7 +32,7 @@ class Saves {
   /// `context` must outlive it.
   explicit Saves(const SessionContext& context) : in_(context) {}
 
-  /// As Session::save() and save_local().
+  /// Like Session::save() and save_local().
   core::Result<std::uint64_t> begin(const Progress& progress, const core::Value& common,
                                     const std::vector<core::ManifestObject>& objects);
   core::Result<std::uint64_t> begin_local(const Progress& progress, const core::Value& common);

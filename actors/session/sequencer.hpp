@@ -63,7 +63,7 @@ class Sequencer {
  private:
   class Member;
 
-  /// Until the Conductor has launched what comes before an operation that is posted now.
+  /// Waits until the Conductor has launched what comes before an operation that is posted now.
   core::Result<void> wait_turn();
   /// The place among all launches of the last entry that comes before; -1: none does.
   std::int64_t last_before() const;

@@ -57,7 +57,7 @@ class Session {
 
   core::Rank rank() const;
   core::WorldSize world_size() const;
-  /// As the trainer registered them.
+  /// The parameters in the order in which the trainer registered them.
   std::span<const core::ParameterSpec> parameters() const;
   /// The options with defaults filled in (the number of lanes).
   const core::TrainingOptions& training() const;
@@ -179,11 +179,11 @@ class Session {
   std::vector<SaveResult> take_saves();
   /// Waits until every save that was begun has ended.
   core::Result<void> wait_saves();
-  /// As save(), into the local tier: every rank's state on its own node, and copies of it at the other ranks
-  /// of its clique. The save counts when all of them are there; then older ones are removed.
+  /// Like save(), into the local tier: every rank's state on its own node, and copies of it at the other
+  /// ranks of its clique. The save counts when all of them are there; then older ones are removed.
   /// Errc::unavailable where no place for it is configured.
   core::Result<std::uint64_t> save_local(const core::Value& common = {});
-  /// As take_saves() and wait_saves(), for local saves.
+  /// Like take_saves() and wait_saves(), for local saves.
   std::vector<SaveResult> take_local_saves();
   core::Result<void> wait_local_saves();
   /// Where the job has gone on in a new epoch (ProcessWorld::form_anew(), or a process that was started for

@@ -79,7 +79,7 @@ struct Session::Parts {
   /// Is recorded; `step` is that in which the trainer is.
   void enter(gpu::FlightPhase phase, core::Step in = {-1});
   void tell(messages::Message coordinator_is_told);
-  /// Until the next one: what the trainer waits for comes only after every rank has made this call as often
+  /// Until the next one, what the trainer waits for comes only after every rank has made this call as often
   /// as this one has.
   void expect_alike(messages::Call call);
   void expect_nothing() { inbox.expect({}); }
@@ -92,8 +92,8 @@ struct Session::Parts {
   core::Result<void> publish_all();
   /// From the first step on, units in this order, which all ranks have agreed on.
   core::Result<void> follow(const core::DeclaredOrder& units_order);
-  /// Until the lane's gradients are out of memory that the next lane writes; those of units in a pool are
-  /// waited for when their slot is used again.
+  /// Waits until the lane's gradients are out of memory that the next lane writes; those of units in a pool
+  /// are waited for when their slot is used again.
   core::Result<void> wait_merged(core::Lane played);
   core::Result<void> write_parameter(core::ParameterIndex index,
                                      const std::function<void(std::int64_t, std::span<float>)>& fill);
@@ -148,7 +148,7 @@ struct Session::Parts {
   bool others_stand_by = false;  ///< after the last step
   bool ends_for_others = false;  ///< the epoch ends so that they join
   bool recovers = false;         ///< recover() was called, as on all ranks
-  /// As core::Survivor::origin; 0 as long as this rank does not have a whole state.
+  /// Like core::Survivor::origin; 0 as long as this rank does not have a whole state.
   std::uint64_t origin = 0;
   std::vector<messages::StepBegan> begun;  ///< the last two steps
   core::Step step{0};                      ///< the step that is being computed, or comes next

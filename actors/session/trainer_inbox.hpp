@@ -36,7 +36,7 @@ class TrainerInbox {
   void deliver(const messages::Envelope& envelope);
 
   /// Until the next expect(), waits cannot end before all ranks have made the call that `need` names. A wait
-  /// that takes long is told by `tell`, and so is its end.
+  /// that takes long is reported to `tell`, and so is its end.
   using Tell = std::function<void(const messages::TrainerCalls&)>;
   void expect(std::optional<messages::TrainerCalls> need, Tell tell = {});
   /// What the trainer waits for has not come in time: that fails the session. Returns its first failure.
@@ -54,33 +54,33 @@ class TrainerInbox {
   core::Result<void> wait_committed(core::Step step, std::chrono::nanoseconds deadline);
   core::Result<void> wait_published(core::BucketIndex bucket, core::Step step,
                                     std::chrono::nanoseconds deadline);
-  /// Until the bucket has merged this lane or a later one.
+  /// Waits until the bucket has merged this lane or a later one.
   core::Result<void> wait_merged(core::BucketIndex bucket, core::Step step, core::Lane lane,
                                  std::chrono::nanoseconds deadline);
-  /// Until this many saves of this session have ended.
+  /// Waits until this many saves of this session have ended.
   core::Result<void> wait_saves(std::uint64_t over, std::chrono::nanoseconds deadline);
   /// Ends of saves since the last call, in order.
   std::vector<messages::SaveOver> take_saves();
-  /// As wait_saves() and take_saves(), for local saves.
+  /// Like wait_saves() and take_saves(), for local saves.
   core::Result<void> wait_local_saves(std::uint64_t over, std::chrono::nanoseconds deadline);
   std::vector<messages::LocalSaveOver> take_local_saves();
-  /// Until a writer (checkpoint_writer or local_writer) has copied the trainer's own tensors for this save
-  /// and all before it.
+  /// Waits until a writer (checkpoint_writer or local_writer) has copied the trainer's own tensors for this
+  /// save and all before it.
   core::Result<void> wait_staged(messages::Role writer, std::uint64_t save,
                                  std::chrono::nanoseconds deadline);
-  /// Until the ReplicaKeeper has brought what was requested; the Error is its failure, or the wait's.
+  /// Waits until the ReplicaKeeper has brought what was requested; the Error is its failure, or the wait's.
   core::Result<void> wait_retrieved(std::chrono::nanoseconds deadline);
-  /// Until the parameters that all ranks have loaded are gathered.
+  /// Waits until the parameters that all ranks have loaded are gathered.
   core::Result<void> wait_gathered(std::chrono::nanoseconds deadline);
-  /// Until a round in which ranks share what they have read has ended.
+  /// Waits until a round in which ranks share what they have read has ended.
   core::Result<void> wait_shared(std::chrono::nanoseconds deadline);
-  /// Until entry `entry` of `step`'s program, or a later one, has brought the bucket's full parameters.
+  /// Waits until entry `entry` of `step`'s program, or a later one, has brought the bucket's full parameters.
   core::Result<void> wait_unit(core::BucketIndex bucket, core::Step step, core::PlanEntryIndex entry,
                                std::chrono::nanoseconds deadline);
-  /// Until operation `number` of one of the trainer's groups has ended.
+  /// Waits until operation `number` of one of the trainer's groups has ended.
   core::Result<void> wait_collective(std::size_t group, const std::string& name, std::uint64_t number,
                                      std::chrono::nanoseconds deadline);
-  /// Until the Conductor has launched the entry at this place among all launches of the session.
+  /// Waits until the Conductor has launched the entry at this place among all launches of the session.
   core::Result<void> wait_launched(std::int64_t place, std::chrono::nanoseconds deadline);
   core::Result<std::string> wait_store_value(std::uint64_t request, std::chrono::nanoseconds deadline);
 
@@ -109,7 +109,7 @@ class TrainerInbox {
   void learn();
   core::Result<void> wait(std::string what, const std::function<bool()>& ready,
                           std::chrono::nanoseconds deadline);
-  /// As wait(), but a deadline that passes fails the session.
+  /// Like wait(), but a deadline that passes fails the session.
   core::Result<void> wait_or_fail(std::string what, const std::function<bool()>& ready,
                                   std::chrono::nanoseconds deadline);
   bool wait_told(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,

@@ -59,7 +59,7 @@ class UnitGate {
   /// Between steps: units are gathered as they are acquired, by all ranks alike. `decided` as above.
   void begin_evaluation(core::Step decided);
   void end_evaluation();
-  /// As an evaluation, of one forward and, after begin_backward(), one backward, whose order is written down.
+  /// An evaluation with one forward and, after begin_backward(), one backward, whose order is written down.
   void begin_learning(core::Step decided);
   core::Result<core::DeclaredOrder> end_learning();
   /// The session's program has another order by now. Before the first step.

@@ -57,7 +57,7 @@ class Here {
   explicit Here(caf::actor_system& system) : unit_(system) {}
 
   Unit unit() { return &unit_; }
-  /// Until all are idle to whom this unit has spoken; those that others keep busy meanwhile go to the
+  /// Waits until all are idle to whom this unit has spoken; those that others keep busy meanwhile go to the
   /// scheduler.
   void run() { unit_.run(); }
 

@@ -26,7 +26,7 @@ class ProcessRank final : public RankWorld {
   /// "host" or "cuda:<index>".
   const std::string& device_name() const;
 
-  /// As ProcessWorld::form_anew().
+  /// Like ProcessWorld::form_anew().
   core::Result<void> form_anew(const core::Error& why);
 
   /// The actors of this rank; null unless a session has joined and is open.

@@ -40,7 +40,7 @@ void ProcessRank::watch_forming() {
 void ProcessRank::leave_epoch(const std::string& why) {
   const core::Error over{core::Errc::peer_lost, why};
   if (state_->network) state_->network->give_up(over);
-  // As if rank 0 were lost, which alone tells the others that a rank is.
+  // This pretends that rank 0 is lost, which alone tells the others of losses.
   const messages::Address self{rank(), Role::rank_supervisor, 0};
   post({self, self, epoch(), messages::PeerLost{core::Rank{0}, messages::failure_of(over)}});
 }

@@ -28,7 +28,7 @@ struct ProcessWorldOptions {
 
   /// Where rank, world and addresses come from; by default the process's environment.
   std::function<core::Result<JobEnvironment>()> environment;
-  /// As gpu::open_collectives() takes it: "automatic", "shared_memory" (ranks of one host), "tcp" or
+  /// What gpu::open_collectives() takes: "automatic", "shared_memory" (ranks of one host), "tcp" or
   /// "nccl" (GPUs).
   std::string collectives = "automatic";
   /// This host's address as other hosts reach it, for "tcp" and for what ranks on GPUs of several hosts

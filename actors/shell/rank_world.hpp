@@ -110,7 +110,7 @@ class RankWorld {
   /// Those of other ranks that this rank can read, by their numbers: of the same node, or of ranks that were
   /// on it when the job had other ranks. Only what is older than a newer save may be removed from them.
   virtual std::map<core::Rank, Storage*> local_storages_beside() { return {}; }
-  /// As run_io(), on a separate worker, so that the storage of checkpoints does not hold up the local one.
+  /// Like run_io(), on a separate worker, so that the storage of checkpoints does not hold up the local one.
   virtual void run_local_io(std::function<void()> job) { run_io(std::move(job)); }
   /// Where it is recorded what the rank does in this epoch; null: nowhere.
   virtual std::shared_ptr<gpu::FlightRecorder> recorder() { return nullptr; }

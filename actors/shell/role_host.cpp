@@ -133,8 +133,8 @@ void RoleHost::say_state() {
 }
 
 void RoleHost::handle(const messages::Envelope& envelope, const gpu::Past& past) {
-  // What a Conductor launches next does not depend on which collectives happened to be over: their ends are
-  // passed on, but order nothing that it does later.
+  // What a Conductor launches next does not depend on which collectives happened to have ended: their ends
+  // are passed on, but order nothing that it does later.
   const bool is_passed_on = std::holds_alternative<messages::CollectiveDone>(envelope.body) &&
                             self_.role == messages::Role::conductor;
   std::optional<gpu::HostLine> branch;

@@ -78,7 +78,7 @@ class JobUnderFaults {
         return rank.is_dead() ? core::fail(core::Errc::aborted, "it was killed") : train_(rank);
       }));
     }
-    // The memory that they keep is of devices which go first.
+    // The memory that they keep belongs to devices, which go first.
     for (auto& process : all_processes_) process->kept.reset();
     report_.epochs = static_cast<int>(epochs_.size());
     report_.virtual_time = loop_.now();

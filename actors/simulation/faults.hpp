@@ -51,8 +51,9 @@ struct SimulatedJobOptions {
 };
 
 struct SimulatedJobReport {
-  /// As the job ended: an Error of a rank's trainer that no other rank's loss explains, Errc::internal if the
-  /// job was stuck or the runtime broke an invariant, or Errc::invalid_argument for options that cannot be.
+  /// How the job ended: an Error of a rank's trainer that no other rank's loss explains, Errc::internal if
+  /// the job was stuck or the runtime broke an invariant, or Errc::invalid_argument for options that cannot
+  /// be.
   core::Result<void> end;
   int epochs = 0;
   std::vector<JobFault> faults;         ///< that have hit the job

@@ -34,7 +34,7 @@ Fiber::Fiber(std::function<void()> body, std::size_t stack_bytes) : state_(std::
   // Untouched pages of the mapping cost nothing, so hundreds of fibers are cheap.
   state_->stack =
       mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
-  // As `new` does without memory: the handler of a program ends it with a sentence.
+  // Without memory this does what `new` does: the handler of a program ends it with a sentence.
   if (const auto handler = std::get_new_handler(); handler != nullptr && state_->stack == MAP_FAILED)
     handler();
   CHECK(state_->stack != MAP_FAILED, "there is memory for a fiber's stack");

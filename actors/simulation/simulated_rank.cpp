@@ -230,7 +230,7 @@ void SimulatedRank::run_one_message(Part& part) {
                               [this, &part] { run_one_message(part); });
 }
 
-/// As an actor's own thread does it.
+/// Does what an actor's own thread does.
 template <class Call>
 void SimulatedRank::run(Part& part, const Call& call) {
   if (dead_ || closed_) return;
@@ -271,7 +271,7 @@ Storage* SimulatedRank::local_storage() {
   return place < surroundings_.local_storages.size() ? surroundings_.local_storages[place] : nullptr;
 }
 
-/// Nodes are of one rank each, and ranks that are no more were on the nodes of those that are, in turn.
+/// Each node has one rank, and ranks that are gone were on the nodes of those that are left, in turn.
 std::map<core::Rank, Storage*> SimulatedRank::local_storages_beside() {
   std::map<core::Rank, Storage*> beside;
   const auto world = static_cast<std::size_t>(world_size().value);

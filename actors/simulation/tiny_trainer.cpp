@@ -148,8 +148,8 @@ class TinyTrainer {
     return core::indices<core::ParameterIndex>(session_.parameters().size());
   }
 
-  // As memory rather than a span: the emulated GPU's memory is also the host's, though a session does not say
-  // so.
+  // This asks for memory rather than a span: the emulated GPU's memory is also the host's, though a session
+  // does not say so.
   core::Result<std::vector<float>> parameter(core::ParameterIndex p) {
     const auto memory = TRY(session_.parameter_memory(p));
     std::vector<float> values;

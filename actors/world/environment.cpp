@@ -229,7 +229,7 @@ EngineFacts engine_facts(const Variables& variables) {
   if (has_value(variables, names->local_rank) || has_value(variables, names->local_world)) {
     facts.local_source = fmt::format("{} and {}", names->local_rank, names->local_world);
   }
-  // As torch reads it.
+  // Torch takes no other spelling for true.
   const bool has_agent = variables("TORCHELASTIC_USE_AGENT_STORE") == "True";
   if (has_agent && is(*names, "torchrun") && !has_value(variables, "TROUPE_CONTROL_ADDR")) {
     facts.agent_key = fmt::format("/troupe/{}/{}", variables("TORCHELASTIC_RUN_ID").value_or(""),

@@ -74,7 +74,7 @@ class EpochFiles {
   /// Waits until the launcher has said which epoch comes after `over`. Errc::unavailable if it has said
   /// instead that all processes end, or nothing for as long as `patience`.
   core::Result<NextEpoch> await_epoch_after(core::Epoch over, std::chrono::nanoseconds patience) const;
-  /// As await_epoch_after(), for as long as it takes and while hardly running, until an epoch gives this
+  /// Like await_epoch_after(), for as long as it takes and while hardly running, until an epoch gives this
   /// process a rank.
   core::Result<NextEpoch> await_rank_after(core::Epoch over) const;
   /// Whether there is an epoch after `over`, or the launcher ends all processes.

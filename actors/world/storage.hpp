@@ -39,7 +39,7 @@ class Storage {
   /// The bytes from `offset`, at most `limit` of them; fewer only at the end of the file.
   virtual core::Result<std::vector<std::byte>> read(std::string_view path, std::uint64_t offset,
                                                     std::size_t limit) = 0;
-  /// As read(), into the caller's memory: fills `bytes` from its beginning and returns how many were read.
+  /// Like read(), into the caller's memory: fills `bytes` from its beginning and returns how many were read.
   virtual core::Result<std::size_t> read_into(std::string_view path, std::uint64_t offset,
                                               std::span<std::byte> bytes);
   virtual core::Result<std::uint64_t> size(std::string_view path) = 0;

@@ -37,7 +37,7 @@ struct Box {
 
   std::int64_t elements() const { return elements_of(extent); }
   bool is_empty() const { return elements() == 0; }
-  /// As many axes as `shape` and inside it.
+  /// Whether it has as many axes as `shape` and is inside it.
   bool lies_in(const Shape& shape) const;
 
   friend auto operator<=>(const Box&, const Box&) = default;

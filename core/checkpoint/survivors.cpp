@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kFields = 8;
 
-/// Numbers in decimal, between single blanks.
+/// Reads decimal numbers with single blanks between them.
 std::optional<std::vector<std::uint64_t>> numbers_in(std::string_view text) {
   std::vector<std::uint64_t> numbers;
   while (true) {
@@ -32,7 +32,7 @@ std::optional<std::vector<std::uint64_t>> numbers_in(std::string_view text) {
   }
 }
 
-/// States of one origin that were dealt alike.
+/// States of one origin and one layout, which can be put together.
 struct Kin {
   std::uint64_t origin = 0;
   std::uint64_t layout = 0;
@@ -59,7 +59,7 @@ CommonStep step_of(std::span<const SurvivorReport> reports, const Kin& kin, Step
   return step;
 }
 
-/// Collects what is held, and then who takes it from whom.
+/// Collects what ranks hold, and then who takes what from whom.
 class SurvivalPlanner {
  public:
   explicit SurvivalPlanner(std::span<const SurvivalPart> parts) : parts_(parts) {}
@@ -76,7 +76,7 @@ class SurvivalPlanner {
   }
 
  private:
-  /// The boxes that holders have, each once, behind one another in an imagined file.
+  /// Lays out the boxes that holders have, each once, one after another in an imagined file.
   void collect(Manifest& manifest) {
     struct Known {
       ManifestTensor tensor;

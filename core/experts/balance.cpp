@@ -9,7 +9,7 @@ namespace troupe::core {
 
 namespace {
 
-/// As in Megatron-Core.
+/// Megatron-Core's value.
 constexpr double kLeastTotal = 1e-20;
 
 /// Softmax, or sigmoids; returns the divisor that makes the sigmoids sum to one.

@@ -29,8 +29,8 @@ struct RouterDecision {
   Dispatch dispatch;
   std::vector<std::int64_t> chosen, dropped;  ///< (E): choices of these rows, and those without room
   ExpertLoad load;                            ///< of the whole microbatch; empty without a balance loss
-  /// What the router adds to the loss of the words, of the whole microbatch. Of ranks that share sequences
-  /// one has it, and the others 0.
+  /// What the router adds to the loss of the words, of the whole microbatch. One of the ranks that share
+  /// sequences has it, and the others have 0.
   double loss = 0;
 };
 

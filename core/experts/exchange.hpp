@@ -99,7 +99,7 @@ Result<ExpertExchange> plan_exchange(const ExpertOwners& owners, std::size_t ran
 /// What a rank that has all experts exchanges: received rows are its slots.
 ExpertExchange exchange_alone(const Dispatch& dispatch);
 
-/// As plan_exchange(), before ranks can hear each other: as if one in `together` of them had counted what
+/// Like plan_exchange(), before ranks can hear each other: as if one in `together` of them had counted what
 /// this rank has, and the others nothing.
 Result<ExpertExchange> plan_without_others(const ExpertOwners& owners, std::size_t rank, std::size_t together,
                                            const Dispatch& dispatch, std::int64_t most_rows);

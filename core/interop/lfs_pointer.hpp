@@ -8,7 +8,7 @@
 
 namespace troupe::core {
 
-/// As many bytes of a file show whether it is a pointer of Git LFS.
+/// The first bytes of a file that show whether it is a pointer of Git LFS.
 inline constexpr std::size_t kPointerBytes = 200;
 
 /// Errc::corrupt if a file that begins with these bytes is what a clone without git-lfs leaves in place of

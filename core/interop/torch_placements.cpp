@@ -115,7 +115,7 @@ void append_part(const Runs& runs, std::int64_t begin, std::int64_t end, Runs& i
   }
 }
 
-/// As torch.chunk() cuts: all pieces but the last ones have ceil(length / pieces).
+/// A piece of torch.chunk(): all pieces but the last ones have ceil(length / pieces).
 ElementRange chunk_of(std::int64_t length, std::int64_t pieces, std::int64_t index) {
   const auto size = length / pieces + (length % pieces != 0 ? 1 : 0);
   return {std::min(length, index * size), std::min(length, (index + 1) * size)};

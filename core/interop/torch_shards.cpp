@@ -125,7 +125,7 @@ class Collector {
     if (found != expected || !is_cut_well || wrapped.dtype.kind() != PickleKind::global ||
         wrapped.dtype.name() != torch_name(part.dtype))
       return fail(Errc::corrupt,
-                  "torch: the part of '{}' has shape {} and dtype {}, which cannot be of {} {}", part.key,
+                  "torch: the part of '{}' has shape {} and dtype {}, which cannot belong to {} {}", part.key,
                   to_string(found), torch_name(part.dtype), wrapped.dtype.name(), to_string(part.shape));
     return std::string();
   }

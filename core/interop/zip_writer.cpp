@@ -109,7 +109,7 @@ void ZipWriter::finish() {
   const std::uint64_t end_at = position_;
   put(kZip64End, 4);
   put(kZip64EndBytes - 12, 8);
-  // As in torch.save: written by version 3.0 on Unix, to be read by 4.5.
+  // Copied from torch.save: written by version 3.0 on Unix, to be read by 4.5.
   put(0x031e, 2);
   put(kZip64Version, 2);
   put(0, 4 + 4);  // one disk

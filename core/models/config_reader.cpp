@@ -73,10 +73,11 @@ Result<void> ConfigReader::check_unknown(const Json& object, const std::string& 
     if (!says_nothing && is_of_other_models(key)) {
       of_others_.push_back(prefix + key);
     } else if (!says_nothing) {
-      return fail(Errc::invalid_argument,
-                  "key '{0}{1}' is not known and may change the maths (its value is {2}); if it does not, "
-                  "--ignore {0}{1} passes over it",
-                  prefix, key, shown(value));
+      return fail(
+          Errc::invalid_argument,
+          "key '{0}{1}' is unknown and might change the computation (its value is {2}); if it does not, "
+          "--ignore {0}{1} passes over it",
+          prefix, key, shown(value));
     }
     if (kept != nullptr) (*kept)[prefix + key] = value.dump(-1, ' ', true, Json::error_handler_t::replace);
   }

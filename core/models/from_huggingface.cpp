@@ -386,8 +386,8 @@ Result<void> check_quantization(ConfigReader& keys, std::string_view text,
   return {};
 }
 
-/// As Megatron's rule cannot say: more than one token is predicted by layers of their own, which the
-/// others do not need.
+/// Megatron's rule has no place for layers that predict more than one token, and the others do not need
+/// them.
 void leave_out_next_tokens(const Conversion& c) {
   auto& config = c.config();
   if (c.next_token_layers > 0)

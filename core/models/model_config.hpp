@@ -25,12 +25,12 @@ struct BuilderConfig {
   std::optional<double> seq_len_interpolation_factor;  ///< linear scaling of positions
   bool rope_scaling = false;                           ///< Llama 3's, with rope_scaling_factor
   double rope_scaling_factor = 8;
-  std::optional<std::string> position_embedding_type;  ///< "yarn", of attention that is not latent
-  std::optional<double> yarn_rotary_scaling_factor;    ///< set with yarn only, as those below
+  std::optional<std::string> position_embedding_type;  ///< "yarn", where attention is not latent
+  std::optional<double> yarn_rotary_scaling_factor;    ///< set with yarn only, like those below
   std::optional<std::int64_t> yarn_original_max_position_embeddings;
   std::optional<double> yarn_beta_fast;
   std::optional<double> yarn_beta_slow;
-  std::optional<double> yarn_mscale;  ///< null as the next one: 1 and 0
+  std::optional<double> yarn_mscale;  ///< null, like the next one: 1 and 0
   std::optional<double> yarn_mscale_all_dim;
   std::optional<bool> yarn_correction_range_round_to_int;
   bool share_embeddings_and_output_weights = false;
@@ -99,7 +99,7 @@ struct PositionLimit {
 
 /// How positions are scaled, beyond what BuilderConfig says.
 struct RotaryDetails {
-  double low_frequency = 1;  ///< of llama3, as the next two
+  double low_frequency = 1;  ///< for llama3, like the next two
   double high_frequency = 4;
   std::int64_t original_positions = 8192;  ///< of longrope too
   double attention_factor = 1;             ///< of cosines and sines: yarn and longrope
@@ -112,8 +112,8 @@ struct ConvertedModel {
   std::vector<std::string> warnings;
   std::vector<PositionLimit> limits;  ///< with ConvertOptions::takes_limits
   RotaryDetails rotary;               ///< in the same case
-  /// Keys that transformers' classes for other models read and that for this one does not; a warning has
-  /// them.
+  /// Keys that transformers' classes for other models read and the one for this model does not; a warning
+  /// lists them.
   std::vector<std::string> passed_over;
 };
 
@@ -126,7 +126,7 @@ std::string passed_over_text(const ConvertedModel& model);
 /// Megatron's configuration of the model described by `text`, a config.json. Values come, from lowest to
 /// highest precedence, from what all models share, the architecture, its attention, the overrides, and the
 /// layers that predict more than one token. A missing key has the value that transformers' class gives it,
-/// and null mostly is the same. Errc::corrupt for text that is not a JSON object; Errc::unavailable for a
+/// and null usually means the same. Errc::corrupt for text that is not a JSON object; Errc::unavailable for a
 /// model without a conversion; Errc::invalid_argument names a key that is missing, has the wrong type, or
 /// would change the maths and has no field.
 Result<ConvertedModel> from_huggingface(std::string_view text, const ConvertOptions& options);

@@ -175,7 +175,7 @@ std::int64_t original_positions(ConfigReader& values, const BuilderConfig& build
   return positions;
 }
 
-/// As _compute_yarn_parameters() of transformers 5: without a factor it is the quotient of positions, and 0
+/// Like _compute_yarn_parameters() of transformers 5: without a factor it is the quotient of positions, and 0
 /// is the same as no value.
 void scale_as_yarn(ConfigReader& values, ConvertedModel& converted, bool takes_details) {
   auto& builder = converted.config.builder;
@@ -226,7 +226,7 @@ std::vector<double> pair_factors(ConfigReader& values, const std::string& key, s
   return factors;
 }
 
-/// As _compute_longrope_parameters() of transformers 5.
+/// Like _compute_longrope_parameters() of transformers 5.
 void scale_as_longrope(ConfigReader& values, ConvertedModel& converted) {
   const auto& model = converted.config;
   auto& rotary = converted.rotary;

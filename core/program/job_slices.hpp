@@ -8,8 +8,8 @@
 
 namespace troupe::core {
 
-/// As checked_job(), with just enough ranks to stand for all. Ranks that share a replica of the model (those
-/// connected by groups other than data-parallel ones) form a slice; of slices whose ranks run the same
+/// Like checked_job(), with just enough ranks to stand for all. Ranks that share a replica of the model
+/// (those connected by groups other than data-parallel ones) form a slice; of slices whose ranks run the same
 /// programs only the first is in it. Equal programs have one address.
 CheckedJob checked_slices(const Mesh& mesh, const std::vector<const Program*>& programs);
 

@@ -127,7 +127,7 @@ LaneRange LaneDeal::source_leaf(const std::vector<int>& coordinates, int source,
 }
 
 LaneRange LaneDeal::round_lanes(const std::vector<int>& coordinates, std::size_t axes, int round) const {
-  CHECK(axes >= partial_axes_, "a round is of ranks that share their partial axes");
+  CHECK(axes >= partial_axes_, "the ranks of a round share their partial axes");
   const LaneRange all = block(coordinates, partial_axes_);
   int at = 0;
   int together = 1;

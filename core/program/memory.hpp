@@ -13,8 +13,8 @@ namespace troupe::core {
 /// Bytes of device memory of a rank's program, all of it allocated before the first step.
 struct ProgramMemory {
   std::int64_t parameters = 0;  ///< as kept between uses, in the dtype the model reads
-  /// As kept between rounds, in `ordered` the stack of partial sums; also the full ones of resident units
-  /// where gradients are sharded.
+  /// What is kept between rounds, in `ordered` the stack of partial sums; also the full ones of resident
+  /// units where gradients are sharded.
   std::int64_t gradients = 0;
   std::int64_t main = 0;       ///< values that the optimizer steps, if not the parameters themselves
   std::int64_t optimizer = 0;  ///< its other states

@@ -68,7 +68,7 @@ class ProgramRace {
 
   explicit ProgramRace(const CheckedJob& job);
 
-  /// Until nothing can go on. An Error breaks PR-2 or PR-3.
+  /// Waits until nothing can go on. An Error breaks PR-2 or PR-3.
   Result<void> run();
   bool is_over() const;
 

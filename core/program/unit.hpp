@@ -13,8 +13,8 @@ enum class Residency : std::uint8_t {
   on_demand,  ///< if sharded, the parameters are available from acquire to release only
 };
 
-/// What a step does with a unit. The same on all ranks; a unit that only some ranks use counts as used, and
-/// the others contribute zeros.
+/// What a step does with a unit, on all ranks. A unit that only some ranks use counts as used, and the
+/// others contribute zeros.
 enum class UnitUse : std::uint8_t {
   none,
   forward,               ///< frozen, and no gradient passes through it

@@ -44,7 +44,7 @@ class Value {
     Map& operator=(const Map&);
     Map& operator=(Map&&) noexcept;
     ~Map();
-    /// `Value::Map{{"step", 3}, {"names", Value::List{"a", "b"}}, {7, nullptr}}`. Of equal keys the last
+    /// `Value::Map{{"step", 3}, {"names", Value::List{"a", "b"}}, {7, nullptr}}`. The last of equal keys
     /// wins.
     Map(std::initializer_list<Entry> entries);
     /// Errc::invalid_argument names a key that occurs twice.
@@ -91,7 +91,7 @@ class Value {
   /// "null", "bool", "int", "double", "string", "bytes", "list", "tuple", "map".
   std::string_view type_name() const noexcept;
 
-  /// Nothing, or null, when the value is of another kind: an integer is not a double.
+  /// Nothing, or null, when the value has another kind: an integer is not a double.
   std::optional<bool> as_bool() const;
   std::optional<std::int64_t> as_int() const;
   std::optional<double> as_double() const;

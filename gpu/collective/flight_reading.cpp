@@ -111,7 +111,8 @@ core::Result<RecordedRank> read_flight_record(std::span<const std::byte> bytes) 
                       bytes.size(), sizeof(FlightFile));
   }
   if (header.rank < 0 || header.world <= header.rank)
-    return core::fail(Errc::corrupt, "it is of rank {} of {}, which cannot be", header.rank, header.world);
+    return core::fail(Errc::corrupt, "it belongs to rank {} of {}, which cannot be", header.rank,
+                      header.world);
   RecordedRank found;
   found.rank = {header.rank};
   found.world = {header.world};

@@ -15,7 +15,7 @@
 
 namespace troupe::gpu {
 
-/// As FlightEntry.
+/// Like FlightEntry.
 struct RecordedOperation {
   std::uint64_t number = 0;
   std::uint64_t sequence = 0;

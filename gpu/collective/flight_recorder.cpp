@@ -27,7 +27,7 @@ std::int64_t now_ns() {
   return std::chrono::steady_clock::now().time_since_epoch().count();
 }
 
-/// As much of it as there is room for, and a zero.
+/// Writes as much of the text as there is room for, and a zero.
 template <std::size_t N>
 void put(std::string_view text, std::array<char, N>& into) {
   const std::size_t length = text.copy(into.data(), N - 1);

@@ -51,7 +51,8 @@ class Peers {
   core::Result<void> run(Collective collective);
   /// Runs it in a thread of the group's own; its memory stays alive until then. Numbers begin with 1.
   core::Result<std::uint64_t> post(Collective collective);
-  /// Until the collective with that number has ended. Errc::timeout after `limit`, which does not end it.
+  /// Waits until the collective with that number has ended. Errc::timeout after `limit`, which does not end
+  /// it.
   core::Result<void> wait(std::uint64_t posted, std::chrono::nanoseconds limit);
   /// Collectives up to this number have ended, well or not.
   std::uint64_t completed() const;

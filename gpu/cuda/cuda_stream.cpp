@@ -121,7 +121,7 @@ core::Result<void> CudaStream::synchronize(std::chrono::nanoseconds deadline) {
         name_, context_.device(), std::chrono::duration_cast<std::chrono::milliseconds>(deadline).count());
   }
   if (!outcome->error) return {};
-  // Those notified of the failure release the memory, so everything enqueued before it must be over.
+  // Those notified of the failure release the memory, so everything enqueued before it must have ended.
   await_end(deadline);
   return tl::unexpected<core::Error>(*outcome->error);
 }

@@ -73,8 +73,8 @@ core::Result<Buffer> MemoryPool::allocate(std::size_t bytes) {
 void MemoryPool::release(BufferView view) {
   const DeviceGuard guard(context_.device());
   if (!context_.check(cudaFreeAsync(view.data, stream_), "cudaFreeAsync")) return;
-  // A pool gives back when the host has waited for the stream; that takes no time once it is known to be
-  // over.
+  // A pool gives back when the host has waited for the stream; that takes no time once it is known to have
+  // ended.
   if (wait_for_stream()) context_.check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
 }
 

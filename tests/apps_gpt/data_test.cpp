@@ -59,7 +59,7 @@ void overwrite(const TextFile& file, std::size_t place, const std::string& bytes
       .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-/// As a later write would have it, however coarse the clock of the file system is.
+/// Sets the time that a later write would have, however coarse the clock of the file system is.
 void let_time_pass(const TextFile& file) {
   std::filesystem::last_write_time(file.path(),
                                    std::filesystem::last_write_time(file.path()) + std::chrono::seconds(1));

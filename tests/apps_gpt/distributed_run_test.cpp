@@ -121,7 +121,7 @@ TEST_F(RunOfAProcess, RestartGoesOnWithTheFirstStartsClock) {
   ASSERT_TRUE(train_up_to(2));
   const RunRecord first = read_run(record_path()).value();
   {
-    // As if it had begun an hour earlier.
+    // This makes it look as if it had begun an hour earlier.
     std::ifstream file(record_path());
     std::string head;
     std::getline(file, head);

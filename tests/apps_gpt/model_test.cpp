@@ -179,7 +179,7 @@ TEST_P(ModelTest, AnnouncesGradientsLayerByLayerFromTheLast) {
   EXPECT_LT(last_of("model.layers.1."), first_of("model.layers.0.") + 1);
 }
 
-// As fully sharded parameters behave: only the one or two just asked for are there, all others are NaN.
+// Fully sharded parameters behave so: only the one or two just asked for are there, all others are NaN.
 TEST_P(ModelTest, ReadsOnlyParametersItJustAskedFor) {
   const float expected =
       model_.forward_backward(values_.constant(), gradients_.pointers(), kTokens, kTargets).value();

@@ -33,7 +33,7 @@ template <class T>
 class BasicModel {
  public:
   using Tokens = std::span<const std::int32_t>;
-  /// As Pass has them.
+  /// The types of Pass.
   using Parameters = std::span<const std::byte* const>;
   using Gradients = std::span<T* const>;
 
@@ -60,7 +60,7 @@ class BasicModel {
   /// Logits (V) of the token that follows one sequence of 1..T tokens. Valid until the next call.
   core::Result<std::span<const T>> logits(Parameters parameters, Tokens tokens, const StepHooks& hooks = {});
 
-  /// As logits(), for the token after that of `row`.
+  /// Like logits(), for the token after that of `row`.
   core::Result<std::span<const T>> logits_of(Parameters parameters, Tokens tokens, std::size_t row,
                                              const StepHooks& hooks = {});
 

@@ -45,7 +45,7 @@ Result<std::vector<double>> UncutModel::take_losses() {
     if (pass.is_trained && !loss.routes.empty()) {
       total = loss.total();
     } else if (pass.is_trained && config_.experts.count > 0) {
-      // As a pipeline reports it (RouteLosses::total()).
+      // A pipeline reports the same (RouteLosses::total()).
       total = static_cast<float>(std::accumulate(pass.routes.begin(), pass.routes.end(), total));
     }
     losses.push_back(total);

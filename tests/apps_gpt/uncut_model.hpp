@@ -21,7 +21,7 @@ namespace troupe::apps::gpt {
 class UncutModel {
  public:
   using Tokens = std::span<const std::int32_t>;
-  /// As StagePass has them.
+  /// The types of StagePass.
   using Parameters = std::span<const std::byte* const>;
   using Gradients = std::span<float* const>;
 

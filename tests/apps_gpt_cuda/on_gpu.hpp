@@ -31,7 +31,7 @@ struct Decoder {
   bool is_masked = false;  ///< some targets are not learned
 };
 
-/// As ExpertConfig; 0 experts: none.
+/// Like ExpertConfig; 0 experts: none.
 struct Mixture {
   std::size_t experts = 0;
   std::size_t choices = 2;

@@ -185,7 +185,7 @@ constexpr Decoder kSharedDecoder{.heads = 8,
                                  .output_bias = true,
                                  .head_norms = true};
 
-// As many rows as the members divide, others, and fewer than members.
+// Rows that the members divide, others, and fewer rows than members.
 const SharedCase kSharedSplits[] = {
     {untied("f32", DType::f32, Norm::rms, Activation::swiglu, {2, 6}, kSharedDecoder), 2, false},
     {untied("f32", DType::f32, Norm::rms, Activation::swiglu, {2, 6}, kSharedDecoder), 2, true},

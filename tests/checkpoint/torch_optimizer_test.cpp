@@ -184,7 +184,7 @@ TEST_F(TorchsOptimizer, KeepsDifferingStepCountsBothWays) {
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.err, HasSubstr("the optimizer took 4 steps, and of some parameters fewer: 'a (3)'"));
   EXPECT_EQ(missed_in(directory_.path("out/step_00000004")), core::Value(core::Value::Map{{"a", 1}}));
-  // As a session saves it.
+  // The state as a session saves it.
   const auto saved = make_checkpoint(
       directory_.path("saved"), 6,
       {{"a", core::DType::f32, {1}, floats({1})},

@@ -112,7 +112,7 @@ TEST_F(RankFiles, OfTheJobThatSavedLastAreRead) {
   EXPECT_THAT(show().err, HasSubstr("fsdp_config.json does not say the world_size"));
 }
 
-TEST_F(RankFiles, AreRefusedWhenOneIsOfAnotherPlace) {
+TEST_F(RankFiles, AreRefusedWhenOneBelongsToAnotherPlace) {
   take("rank_files");
   fs::copy_file(file("model", 3), file("model", 0), fs::copy_options::overwrite_existing);
 

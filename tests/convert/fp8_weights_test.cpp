@@ -77,7 +77,7 @@ QuantizedModel quantized_model() {
   model.config = json.dump();
   std::uint64_t seed = 1;
   for (const auto& [name, tensor] : model.plain) {
-    // As published: not the embedding, the router and the head.
+    // Published models leave out the embedding, the router and the head.
     if (name.ends_with("_proj.weight")) quantize(model, name, seed += 1'000'000);
   }
   return model;

@@ -19,7 +19,7 @@ using core::Errc;
 using core::Result;
 
 /// Does not wait for the disk. Every call that changes something is counted; from the one with this number on
-/// all of them fail, as after the end of a process. Of what would have been appended then, half is.
+/// all of them fail, as after the end of a process. That one still writes half of what it should append.
 class DyingStorage final : public actors::Storage {
  public:
   DyingStorage(actors::Storage& below, int calls) : below_(below), left_(calls) {}

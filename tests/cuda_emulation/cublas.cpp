@@ -28,7 +28,7 @@ struct Operand {
            static_cast<std::size_t>(row);
   }
 
-  /// As fp32, without gaps.
+  /// The values in fp32, without gaps.
   std::vector<float> widened() const {
     std::vector<float> values;
     for (int column = 0; column < columns; ++column) {

@@ -121,7 +121,7 @@ cudaError_t cudaSetDevice(int device) {
   BEGIN("cudaSetDevice");
   if (device < 0 || device >= machine().device_count()) return keep(cudaErrorInvalidDevice);
   current_device = device;
-  // As since CUDA 12.
+  // CUDA does so since version 12.
   machine().use_context(device);
   return cudaSuccess;
 }

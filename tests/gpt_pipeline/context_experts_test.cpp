@@ -141,7 +141,7 @@ TEST(ContextOfExperts, AnswersAsOneRank) {
   const tests::ScratchFolder folder;
   const auto said_of = [&](const Cut& cut) {
     auto options = context_options(cut);
-    // As Mixtral is, so that there is something to export it as.
+    // This is how Mixtral is, so that there is something to export it as.
     options.model.query_key_norm = false;
     options.model.tied_embeddings = false;
     options.model.experts.shared_feed_forward = 0;

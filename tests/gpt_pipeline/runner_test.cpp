@@ -96,7 +96,7 @@ class FullDevices {
     }
   }
 
-  /// Until nothing moves: messages that went over, each from one step to another.
+  /// Waits until nothing moves: messages that went over, each from one step to another.
   int run() {
     int over = 0;
     for (bool moved = true; moved;) {

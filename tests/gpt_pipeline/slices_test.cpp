@@ -39,7 +39,7 @@ std::vector<Trained> train_sliced(const Cut& cut, int until = kSteps, actors::St
       disk);
 }
 
-/// As few ranks as the pieces of sequences take, which have whole layers.
+/// The fewest ranks that the pieces of sequences take, with whole layers.
 const Trained& alone(const Cut& cut) {
   static std::map<std::tuple<int, int, bool, bool>, Trained> known;
   auto& found = known[{cut.all_slices(), cut.context, cut.tied, cut.experts}];

@@ -33,7 +33,7 @@ ModelConfig small_model() {
   return config;
 }
 
-/// As their config.json tells them apart.
+/// The decoders that their config.json tells apart.
 Decoder llama() {
   return {"llama", small_model()};
 }

@@ -140,7 +140,7 @@ TEST(SessionDeviceGroup, SumsCountEachTensorParallelRankOnce) {
   }
 }
 
-/// 1 + 2^-24 + 2^-24 is 1 from the left and the next float from the right. Of bf16 the sum is rounded once:
+/// 1 + 2^-24 + 2^-24 is 1 from the left and the next float from the right. In bf16 the sum is rounded once:
 /// 1 + 2^-8 is 1, and 1 + 2 * 2^-8 the next number, also from the left.
 TEST(SessionDeviceGroup, OrderedSumsAddByMemberAndRoundOnce) {
   constexpr float kHalf = 0x1p-24F, kHalfOfBf16 = 0x1p-8F;

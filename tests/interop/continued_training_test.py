@@ -67,7 +67,7 @@ def tokens():
 
 
 def take_steps(model, optimizer, count, frozen=None):
-    """Of each step the loss before it. `frozen` is a part of names and the steps in which those have no gradient."""
+    """The loss before each step. `frozen` is a part of names and the steps in which those have no gradient."""
     losses = []
     row = tokens()
     for step in range(count):
@@ -87,7 +87,7 @@ def optimizer_of(model):
 
 
 def save_with_accelerate(model, optimizer, folder, version, full):
-    """As Accelerator.save_state() calls it."""
+    """The name that Accelerator.save_state() gives it."""
     from accelerate import PartialState
     from accelerate.utils import save_fsdp_model, save_fsdp_optimizer
     from torch.distributed.fsdp.fully_sharded_data_parallel import StateDictType

@@ -120,7 +120,7 @@ def with_added(description, added):
 
 
 def sentencepiece(normalizer=None, pre_tokenizer=None, added=(), missing_bytes=(), post_processor=None, **model):
-    """As Llama 2, Mistral, Mixtral and TinyLlama have it: BPE of characters with a token for each byte."""
+    """The form of Llama 2, Mistral, Mixtral and TinyLlama have it: BPE of characters with a token for each byte."""
     trained_model = Tokenizer(models.BPE())
     trained_model.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
     trained_model.train_from_iterator([TEXT.replace("\u00fc", "")], trainers.BpeTrainer(vocab_size=300, show_progress=False))
@@ -163,7 +163,7 @@ def byte_level(base, added=(), normalizer=None, missing_bytes="", **model):
 
 
 def splits(*steps):
-    """Of (pattern, behaviour, inverted)."""
+    """A tokenizer with a split for each (pattern, behaviour, inverted)."""
     tokenizer = trained(pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(pattern), behaviour, invert) for pattern, behaviour, invert in steps]
         + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]))
@@ -213,7 +213,7 @@ MORE_KINDS = {
 
 
 def random_texts(count, seed):
-    """Of words, and of what is anything but words."""
+    """Texts of words, and of anything but words."""
     choose = random.Random(seed)
     words = TEXT.split(" ")
     planes = [(0x20, 0x7f), (0x20, 0x24f), (0x300, 0x36f), (0x370, 0x5ff), (0x900, 0xdff), (0x1100, 0x11ff),
@@ -237,7 +237,7 @@ def read(made):
 
 
 def any_characters(count, seed):
-    """Of all of Unicode that Python and the normal forms of tokenizers know, which the others know too."""
+    """Texts of all of Unicode that Python and the normal forms of tokenizers know, which the others know too."""
     choose = random.Random(seed)
     compatible = normalizers.NFKD()
     known = [chr(code) for code in range(0x110000)

@@ -50,7 +50,7 @@ def write_chats(path):
 
 
 def rows_of(text):
-    """As a causal model takes them: it shifts labels itself, so the last target needs a place of its own."""
+    """Samples for a causal model: it shifts labels itself, so the last target needs a place of its own."""
     lines = [list(map(int, line.split())) for line in text.splitlines()]
     rows = []
     for tokens, targets in zip(lines[::2], lines[1::2]):

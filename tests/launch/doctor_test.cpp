@@ -21,7 +21,7 @@ TEST(Doctor, FindsThisMachineFitAndSaysWhatIsAbsent) {
     ASSERT_NE(find(name), findings.end()) << name;
     EXPECT_NE(find(name)->status, Finding::Status::broken) << name;
   }
-  // What it says of NCCL is of the machine; it is there to be said.
+  // What it says about NCCL depends on the machine; it must say something.
   EXPECT_NE(find("backend_nccl"), findings.end());
   ASSERT_NE(find("cuda"), findings.end());
   EXPECT_EQ(find("cuda")->value.rfind("in this build", 0) == 0, gpu::is_built_with_cuda());

@@ -28,7 +28,7 @@ void expect_meeting(const core::Result<Meeting>& found, int nodes, int node, con
   EXPECT_EQ(found->host, host);
 }
 
-/// As the second of two nodes sees it (`srun -N2 --ntasks-per-node=1`).
+/// What the second of two nodes sees (`srun -N2 --ntasks-per-node=1`).
 const Values kSlurm{{"SLURM_PROCID", "1"},         {"SLURM_LOCALID", "0"},
                     {"SLURM_NODEID", "1"},         {"SLURM_NTASKS", "2"},
                     {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_NNODES", "2"},

@@ -229,7 +229,7 @@ TEST(LaunchNodes, LateNodeIsLeftAloneByProgramsThatLeave) {
   EXPECT_EQ(outcomes[1].out, "");
 }
 
-TEST(LaunchNodes, AJournalIsOfOneJob) {
+TEST(LaunchNodes, AJournalBelongsToOneJob) {
   const TemporaryDirectory folder;
   const auto journal = folder.path() / "journal";
   const auto started = [&](const std::string& text) {
@@ -243,7 +243,7 @@ TEST(LaunchNodes, AJournalIsOfOneJob) {
   EXPECT_THAT(started("{}"), HasSubstr("holds no job"));
   EXPECT_THAT(started(R"({"job": "other", "secret": "", "program": ["false"], "generation": 0, "restarts": 0,
                            "ranks": [1], "spares": [0], "slots": [0]})"),
-              HasSubstr("is of job other, whose command begins with false"));
+              HasSubstr("belongs to job other, whose command begins with false"));
   EXPECT_THAT(launch({"--journal", journal.string(), "true"}).err, HasSubstr("is for jobs of several nodes"));
 }
 
@@ -353,7 +353,7 @@ TEST(LaunchNodes, TenThousandWhoSayNothingKeepNoNodeOut) {
   }
   EXPECT_LE(lines_of(outcomes[0].err).size(), 40U) << "each stranger would be a line";
   EXPECT_THAT(outcomes[0].err, AllOf(HasSubstr("others like it are only counted"),
-                                     HasSubstr("1000 connections were of no launcher of this job")));
+                                     HasSubstr("1000 connections came from no launcher of this job")));
 }
 
 TEST(LaunchNodes, MissingOneIsNamedWhenTimeIsUp) {

@@ -52,7 +52,7 @@ class RunningLauncher {
   std::string err() const;
   /// A file in the ranks' TMPDIR.
   void put_file(const std::string& name, const std::string& text) const;
-  /// Until stdout holds this many lines.
+  /// Waits until stdout holds this many lines.
   bool wait_for_lines(std::size_t count) const;
   void signal(int signal) const;
   /// Waits for the launcher's end; a launcher that takes longer than `patience` is a failure.

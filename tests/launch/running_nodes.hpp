@@ -20,7 +20,7 @@ class RunningNodes {
   std::vector<std::string> arguments_of(int node) const;
   void start(int node);
   RunningLauncher& at(int node) { return *launchers_[static_cast<std::size_t>(node)]; }
-  /// Until the ranks of both have written so many lines to stdout.
+  /// Waits until the ranks of both have written so many lines to stdout.
   bool wait_for_lines(std::size_t of_each);
   /// Waits for both, and expects that nothing is left of them.
   std::vector<Outcome> wait();

@@ -270,7 +270,7 @@ Result<void> check_vocabulary(const Vocabulary& v, GroupData& group, int place, 
 }
 
 constexpr Bound kFloat{1.3e-6, 1e-5, 1e-5};
-/// Against logits that were rounded to bf16 before: their products are of f32 again.
+/// Against logits that were rounded to bf16 before: their products are in f32 again.
 constexpr Bound kNarrow{1e-5, 1e-5, 1e-5};
 
 Result<void> vocabulary_of_two(Company& company, Findings& findings) {

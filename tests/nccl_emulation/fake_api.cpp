@@ -121,7 +121,7 @@ NcclStatus call(const ProcessPointer& process, NcclComm comm, const NcclCall& ma
   const NcclStatus examined = examine(process, *comm, made);
   auto& group = process->groups[std::this_thread::get_id()];
   if (examined != NcclStatus::success) {
-    // As ncclEnqueueCheck does on communicators that do not block.
+    // ncclEnqueueCheck does this on communicators that do not block.
     if (comm->state != State::gone && !process->dead) comm->async = examined;
     if (group.depth > 0) group.error = examined;
     return examined;

@@ -13,7 +13,7 @@ inline std::string golden_model(const std::string& name) {
   return (tests_folder() / "golden" / "models" / (name + ".json")).string();
 }
 
-/// As the reference trainer reads it.
+/// The configuration as the reference trainer reads it.
 inline gpt::ModelConfig trainers_config(const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;

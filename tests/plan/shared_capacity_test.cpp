@@ -78,7 +78,7 @@ CapacityArguments arguments_of(const SharedJob& job) {
   return arguments;
 }
 
-/// As the trainer describes the job to itself.
+/// The options with which the trainer describes the job to itself.
 gpt::TrainerOptions trainer_options(const SharedJob& job, const CapacityArguments& arguments) {
   gpt::TrainerOptions options;
   options.model = trainers_config(arguments.model);
@@ -165,7 +165,7 @@ TEST(PlanSharedCapacity, ShowsAStageInTheMiddleThatNeedsMost) {
   EXPECT_EQ(Json::parse(run.out)["strategies"][0]["stage"], 1);
 }
 
-/// As those of whole models; pieces are of 64 bytes.
+/// They are laid out like those of whole models, in pieces of 64 bytes.
 TEST(PlanSharedCapacity, HasTheActivationsOfTheReferenceTrainer) {
   for (const auto& job : kSharedJobs) {
     auto arguments = arguments_of(job);

@@ -136,7 +136,7 @@ std::string end_of_a_step(const Setting& setting, const Corpus& corpus,
   return report.results[0] ? "" : report.results[0].error().message;
 }
 
-TEST_F(ExpertBits, AreOfJobsHeldToTheirDeclaredExchanges) {
+TEST_F(ExpertBits, AreThoseOfJobsHeldToTheirDeclaredExchanges) {
   using Operation = core::DeclaredOperation;
   const Operation surplus{
       "ep", Operation::Kind::all_gather, core::DType::i64, {4, 4}, false, Operation::Pass::forward, {{1}}};

@@ -31,7 +31,7 @@ CommandResult run_with(std::vector<std::string> launch_options, const ScratchFol
                      std::chrono::seconds(60));
 }
 
-TEST(LogOfAJob, IsOfLevelInfoUnlessItIsToldOtherwise) {
+TEST(LogOfAJob, HasLevelInfoUnlessToldOtherwise) {
   const ScratchFolder folder;
 
   const auto plain = run_with({}, folder);

@@ -48,7 +48,7 @@ def type_of(words):
 
 
 def declarations(body):
-    """Of the members of a struct, of which several may share a type: stars, name, elements and type."""
+    """The members of a struct, several of which may share a type: stars, name, elements and type."""
     for statement in body.split(";"):
         kind, names = re.match(r"\s*(?:const )?(\w*)\s*(.*)", statement, re.S).groups()
         for stars, field, size in re.findall(r"(\**)\s*(\w+)(?:\[(\d+)\])?", names):

@@ -18,7 +18,7 @@ GRACE_SECONDS = 10  # of the others after a rank has failed, where all must succ
 
 
 class Failed(Exception):
-    """Of a rank; the message is its traceback."""
+    """The failure of a rank; the message is its traceback."""
 
 
 def _free_port():
@@ -91,7 +91,7 @@ def outcomes(count, body, *arguments, grace=LIMIT_SECONDS):
 
 
 def results(count, body, *arguments):
-    """As outcomes(), where every rank must succeed."""
+    """Like outcomes(), where every rank must succeed."""
     found = outcomes(count, body, *arguments, grace=GRACE_SECONDS)
     failed = [outcome for outcome in found if isinstance(outcome, Failed)]
     if failed:  # those that were killed after another's failure do not tell it

@@ -28,7 +28,7 @@ class Model(nn.Module):
 
 
 class Experts(nn.Module):
-    """As transformers has them."""
+    """Experts as transformers has them."""
 
     def __init__(self):
         super().__init__()

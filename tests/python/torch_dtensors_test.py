@@ -127,7 +127,7 @@ def loaded(make, folder, strategy, options, by_model):
 
 
 def from_other_values(make):
-    """As loaded(), by one rank and without DTensors."""
+    """Like loaded(), by one rank and without DTensors."""
     with trainer_of(make, "ddp", {}) as trainer:
         trainer.load_state_dict(other_values(make).state_dict())
         models.train(trainer, loss_of, 2)

@@ -41,7 +41,7 @@ def on_meta():
 
 
 def on_cpu():
-    """As the trainer does it: modules with buffers first, and a tied parameter once."""
+    """In the trainer's order: modules with buffers first, and a tied parameter once."""
     torch.manual_seed(4)
     model = on_meta().to_empty(device="cpu")
     model.head.weight = model.embedding.weight

@@ -27,7 +27,7 @@ parser.add_argument("-k", dest="words", action="append", default=[], help="only 
 parser.add_argument("--list", action="store_true", help="show each test's result and the reasons of skips")
 parser.add_argument("--only", help=argparse.SUPPRESS)
 
-# Of PyTorch's test bed, and not of what it tests.
+# Tests of PyTorch's test bed, not of what it tests.
 LEFT_OUT = {
     "test_ddp_logging_data_cpu": "expects a fresh process: it checks what DDP logs of its first model",
 }

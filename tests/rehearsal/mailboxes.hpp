@@ -24,7 +24,7 @@ class Mailboxes {
   /// From then on the memory has no name: nothing of it outlives the members.
   bool have_all_joined();
 
-  /// As much of the bytes as fits; 0 while the receiver has not taken what is there.
+  /// Puts in as many bytes as fit; 0 while the receiver has not taken what is there.
   std::size_t put(int from, int to, const std::byte* data, std::size_t bytes);
   /// Takes all of the box, at most `bytes`; 0 while it is empty.
   std::size_t take(int from, int to, std::byte* data, std::size_t bytes);

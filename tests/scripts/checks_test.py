@@ -275,13 +275,18 @@ class Style(unittest.TestCase):
     def test_phrases_that_read_as_translated_are_found_and_their_like_are_not(self):
         for text in ("it can" " not be", "which hangs" " on the seed", "sent one" " a rank", "released once" " a save,",
                      "// it is held" "\n// against its hash", "/// where they come" "\n  /// to lie",
-                     "what there" " is of it", "it is" " of unit 3", "TEST(A, Can" "NotBe)", "/// O" "f the last pass.",
-                     "x;  ///< like" "wise", "the state" " of after step 3", "in case" " that", "Who" " asks is told"):
-            found = style.phrase_violations("a.md", "Fine.\n" + text)
+                     "what there i" "s of it", "it i" "s of unit 3", "\nTEST(A, Can" "NotBe)", "/// O" "f the last pass.",
+                     "\nTEST_P(A, Is" "OfUnit3)", "\nTEST(A, Ends" "WhenItIsOver)", "/// A" "s f(), but", "/* O" "f it */",
+                     "It waits. O" "f two ranks one does", '"""O' "f a rank.", "/// Un" "til it ends.",
+                     "/// The same" " of a unit", "x;  ///< like" "wise", "the state" " of after step 3", "in case" " that",
+                     "Who" " asks is told"):
+            found = style.phrase_violations("a.md", "Fine\n" + text)
             self.assertEqual(len(found), 1, text)
             self.assertRegex(found[0], r"^a\.md:[23]: ")
         for text in ("it cannot be", "a process that hangs", "one of a rank's", "once a save has begun",
-                     "who waits for whom", "Who waits for whom", "holds a lock", "proof after the hello", "Whole"):
+                     "who waits for whom", "Who waits for whom", "holds a lock", "proof after the hello", "Whole",
+                     "It waits. Of course.", "/// As long as it runs", "it is of use", "Until it ends, it waits",
+                     "\nTEST(A, SpareOfTheSameNode)"):
             self.assertEqual(style.phrase_violations("a.md", text), [], text)
 
     def test_documents_have_one_width_but_for_tables_and_code(self):

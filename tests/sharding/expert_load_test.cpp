@@ -123,7 +123,7 @@ TEST_F(ExpertLoad, GoesOnWithWhatTheCheckpointHas) {
   });
 }
 
-// As checkpoints had them before they were tensors: among their common values.
+// Before they were tensors, checkpoints had them among their common values.
 core::Value earlier_state(const ExpertTally& load, const std::vector<float>& biases) {
   core::Value::List chosen, dropped, bias;
   for (std::size_t layer = 0; layer < load.layers(); ++layer) {

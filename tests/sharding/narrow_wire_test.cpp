@@ -95,7 +95,7 @@ TEST_P(NarrowWire, ThatOverflowsEndsTheStepOnAllRanks) {
 INSTANTIATE_TEST_SUITE_P(Strategies, NarrowWire, testing::ValuesIn(tests::sharding_meshes()),
                          [](const auto& each) { return each.param.name(); });
 
-/// The norm is of what all ranks get, which the owner has rounded after it summed.
+/// The norm is that of what all ranks get, which the owner has rounded after it summed.
 TEST(NarrowWireOfAJob, MeasuresInFastNumericsWhatArrives) {
   const ShardingMesh mesh{core::Strategy::ddp, 1, 2};
   auto job = tests::unit_script(mesh);

@@ -8,7 +8,7 @@
 
 namespace troupe::tests {
 
-/// Three units of unequal parameters, and one that stays; gradients that no two places share. Of eight lanes.
+/// Three units of unequal parameters, and one that stays; gradients that no two places share; eight lanes.
 inline actors::Script unit_script(const ShardingMesh& mesh) {
   actors::Script script;
   script.parameters = {{"stays", {11}}, {"a", {7, 9}}, {"b", {31}}, {"c", {5, 5, 5}}, {"d", {13}}};

@@ -138,7 +138,7 @@ INSTANTIATE_TEST_SUITE_P(Places, ContextParallel, testing::ValuesIn(places()),
 
 /// Two pieces with the gradients of one: each step is the double, so a checkpoint belongs to no number of
 /// pieces.
-TEST(ContextParallelCheckpoint, IsOfNoNumberOfPieces) {
+TEST(ContextParallelCheckpoint, DoesNotDependOnTheNumberOfPieces) {
   const auto halves = [](int cp) {
     auto script = script_of({Strategy::zero3, 1, 2}, cp);
     script.gradient = [cp](const GradientPlace& place) {
@@ -182,7 +182,7 @@ TEST(ContextParallelMemory, IsCutAmongRanksSharingLanesOrNot) {
   }
   EXPECT_EQ(of(Strategy::zero3, 2, 2, 2).optimizer, 2 * 4 * 1024 / 4);
   EXPECT_EQ(of(Strategy::zero3, 2, 2, 2).gradients, 4 * 1024 / 4);
-  // Where gradients are partial a rank's lanes are of one piece, and take what whole lanes do.
+  // Where gradients are partial a rank's lanes belong to one piece, and take what whole lanes do.
   EXPECT_EQ(of(Strategy::zero1, 1, 2, 8).gradients, of(Strategy::zero1, 1, 1, 8).gradients);
   // Where rounds reduce them there is a stack for each piece, of shards that are shorter by as much.
   EXPECT_EQ(of(Strategy::zero3, 2, 2, 8).gradients, of(Strategy::zero3, 2, 1, 8).gradients);

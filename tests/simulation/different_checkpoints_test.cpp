@@ -64,7 +64,7 @@ JobOutcome<StillValues> restore_from(SimulatedStorage& disk, SimulatedStorage& o
 
 class DifferentCheckpoints : public testing::TestWithParam<Loading> {};
 
-/// As the last line of its manifest has it.
+/// The hash in the last line of its manifest.
 std::string hash_on(SimulatedStorage& disk) {
   const std::string path = "step_00000001/manifest.json";
   const auto bytes = disk.read(path, *disk.size(path) - 19, 16);

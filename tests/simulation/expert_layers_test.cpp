@@ -293,7 +293,7 @@ TEST(ExpertLayers, GoOnFromACheckpointOnOtherRanks) {
   EXPECT_EQ(resumed.ranks[3].chosen, through.ranks[0].chosen);
 }
 
-// As many as DeepSeek-V3 has: more than values of a checkpoint would have room for.
+// DeepSeek-V3 has this many: more than values of a checkpoint would have room for.
 TEST(ExpertLayers, KeepBiasesAndLoadsOfAnyNumber) {
   constexpr std::uint32_t kMany = 58, kOfEach = 256;
   SimulatedStorage disk({});

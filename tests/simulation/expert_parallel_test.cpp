@@ -74,7 +74,7 @@ TEST(ExpertParallelPieces, MayHaveAnyLanesSharedByAGroup) {
   }
 }
 
-/// As NCCL wants it: exchanges of tokens and the program's collectives come alike on all ranks.
+/// NCCL wants exchanges of tokens and the program's collectives in the same order on all ranks.
 TEST(ExpertParallelLaunches, AreInOneOrderWhereDevicesNeedIt) {
   const auto alone = run({}, 3);
   for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {

@@ -238,7 +238,7 @@ TEST(DeclaredOperationsOfAPlan, ArePartOfItsHash) {
   EXPECT_NE(hash_of(usual()), hash_of({}));
 }
 
-TEST(DeclaredOperationsOfAPlan, AreOfTheWholeLaneWhereUnitsAreBuckets) {
+TEST(DeclaredOperationsOfAPlan, CoverTheWholeLaneWhereUnitsAreBuckets) {
   const auto options = options_of({.strategy = Strategy::zero1});
   const auto plan =
       plan_training(parameters(), options.training, {2}, {}, options.order, options.operations).value();

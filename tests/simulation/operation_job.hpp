@@ -64,7 +64,7 @@ inline Result<void> exchange(TrainerGroup& tp, std::size_t to_each) {
                                    counts, DType::u8)));
 }
 
-/// As declared.
+/// Posts what is declared.
 inline Result<void> post_usual(TrainerGroup& tp, const Place& place) {
   if (place.pass == Pass::forward) TRY(sum(tp));
   if (place.is(Pass::forward, 1)) TRY(gather_counts(tp));

@@ -160,7 +160,7 @@ TEST(TrainerGroup, MovesPartsOfAnySizeToItsMembers) {
   EXPECT_EQ(outcome.ranks[3], (std::vector<float>{2, 2, 2, 3}));
 }
 
-TEST(TrainerGroup, WithoutMembersIsOfAllRanks) {
+TEST(TrainerGroup, WithoutMembersHasAllRanks) {
   for (const int ranks : {1, 2, 3}) {
     SimulationOptions simulation;
     simulation.ranks = {ranks};

@@ -50,7 +50,7 @@ class CheckpointPlane {
                                                                const RankState& state,
                                                                std::span<const gpu::BufferView> memory,
                                                                Storage& storage, Options options);
-  /// Drains the staging stream; jobs of the I/O worker must be over.
+  /// Drains the staging stream; jobs of the I/O worker must have ended.
   ~CheckpointPlane();
   CheckpointPlane(const CheckpointPlane&) = delete;
   CheckpointPlane& operator=(const CheckpointPlane&) = delete;

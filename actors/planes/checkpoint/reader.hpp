@@ -45,7 +45,7 @@ struct ShardTask {
   std::span<std::byte> whole;  ///< takes all of the shard, before its targets do; empty: not needed
 };
 
-/// As read_tensors(), for the shards that a plan assigns to this rank. The headers of `files` are also
+/// Like read_tensors(), for the shards that a plan assigns to this rank. The headers of `files` are also
 /// checked against their hashes. Targets that no shard fills are left to the caller.
 core::Result<void> read_shards(Storage& storage, std::string_view name, const core::Manifest& manifest,
                                std::span<const ShardTask> tasks, const std::vector<std::uint32_t>& files,

@@ -264,7 +264,7 @@ void ReplicaPlane::on(const TidyCopies& work) {
   run_io([this, work] {
     if (auto tidied = tidy_copies(storage_, work.name, options_.keep); !tidied)
       options_.log.warning("older local copies were not removed: {}", tidied.error().message);
-    // As many saves as are kept have the names of ranks that there are.
+    // After that many saves, all that are kept belong to the ranks of now.
     for (auto* storage : saves_tidied_++ < options_.keep ? options_.beside : std::vector<Storage*>{}) {
       if (auto tidied = tidy_older_copies(*storage, work.name, options_.keep); !tidied)
         options_.log.warning("local copies of former ranks were not removed: {}", tidied.error().message);

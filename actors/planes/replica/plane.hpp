@@ -50,7 +50,7 @@ class ReplicaPlane {
   static core::Result<std::unique_ptr<ReplicaPlane>> create(gpu::Device& device,
                                                             const core::SaveStructure& structure,
                                                             Storage& storage, Options options);
-  /// Drains the replication stream; jobs of the I/O worker must be over.
+  /// Drains the replication stream; jobs of the I/O worker must have ended.
   ~ReplicaPlane();
   ReplicaPlane(const ReplicaPlane&) = delete;
   ReplicaPlane& operator=(const ReplicaPlane&) = delete;

@@ -121,7 +121,7 @@ class DataPlane {
   /// Zeroes all gradients that the trainer may have added to, on "compute" if it exists; otherwise they are
   /// zero when this returns, or Errc::timeout after `deadline`. Before the first step.
   core::Result<void> clear_gradients(std::chrono::nanoseconds deadline);
-  /// As RankProgram::follow_order(), for what program() returns.
+  /// Like RankProgram::follow_order(), for what program() returns.
   void follow_order();
 
   /// From any thread.

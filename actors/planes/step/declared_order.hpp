@@ -13,7 +13,7 @@ struct TrainingPlan;
 
 /// Units that parameters name.
 int named_units(const TrainingPlan& plan);
-/// As core::normalised(), by the numbers of units.
+/// Like core::normalised(), by the numbers of units.
 core::Result<core::UnitOrder> normalised(const core::DeclaredOrder& order, int units);
 
 /// Part of plan_training(): the order becomes the plan's if units are gathered on demand; otherwise it

@@ -130,7 +130,7 @@ class RankProgram {
   core::Lane lane_or_end(int round) const;
   /// Gradients are reduced in every round; otherwise lanes are summed first.
   bool reduces_each_round() const { return deal_.partial_axes() < coordinates().size(); }
-  /// As seen by the bucket's domain.
+  /// The lanes as the bucket's domain sees them.
   const core::DomainLanes& lanes_of(core::BucketIndex bucket) const {
     return lanes_[plan_->domain_of(bucket)];
   }
@@ -170,7 +170,7 @@ class RankProgram {
 
  private:
   void write_out();
-  /// As leaves_of(), of the member at these coordinates.
+  /// Like leaves_of(), of the member at these coordinates.
   std::vector<core::LaneRange> leaves_at(const PlannedLaunch& launch, const std::vector<int>& at) const;
   void set_sequence(std::vector<core::PlanEntryIndex> sequence);
   // In recipe_numbers.cpp: what recipes say, in this rank's numbers.

@@ -56,7 +56,7 @@ struct RankState {
   std::vector<core::BucketIndex> buckets() const;
 };
 
-/// As SaveStructure::Tensor::home: other parts of the model have other parameters, but for copies.
+/// Like SaveStructure::Tensor::home: other parts of the model have other parameters, but for copies.
 std::uint32_t home_of(const core::ParameterSpec& spec, const TrainingPlan& plan, core::Rank rank);
 
 /// The plan is as plan_training() made it, and its keys and tensors can be stored (check_keys()).

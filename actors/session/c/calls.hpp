@@ -88,7 +88,7 @@ troupe_status call(troupe_error* error, const Body& body) {
   }
 }
 
-/// As call(), with the session; NULL is an error.
+/// Like call(), with the session; NULL is an error.
 template <class Body>
 troupe_status with(troupe_session* session, troupe_error* error, const Body& body) {
   if (session == nullptr) {

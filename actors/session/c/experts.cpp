@@ -20,7 +20,7 @@ namespace {
 
 using Routing = troupe_experts::Routing;
 
-/// As call(), with the layer; NULL is an error, and so is a session that was left.
+/// Like call(), with the layer; NULL is an error, and so is a session that was left.
 template <class Body>
 troupe_status with_experts(troupe_experts* experts, troupe_error* error, const Body& body) {
   if (experts == nullptr)
@@ -32,7 +32,7 @@ troupe_status with_experts(troupe_experts* experts, troupe_error* error, const B
   });
 }
 
-/// What troupe_experts_route() has given for this layer, and what is not freed.
+/// What troupe_experts_route() has given out for this layer and has not been freed.
 Result<const Routing*> known(const troupe_experts& experts, const troupe_routing* routing) {
   if (routing == nullptr) return tl::unexpected(missing("routing").error());
   for (const auto& one : experts.routings) {

@@ -135,7 +135,7 @@ Result<int> member_of(const char* name, std::int32_t index, const TrainerGroup& 
               index, group.size() - 1);
 }
 
-/// As call(), with the group; NULL is an error, and so is a session that was left.
+/// Like call(), with the group; NULL is an error, and so is a session that was left.
 template <class Body>
 troupe_status with_group(troupe_group* group, troupe_error* error, const Body& body) {
   if (group == nullptr)
@@ -147,7 +147,7 @@ troupe_status with_group(troupe_group* group, troupe_error* error, const Body& b
   });
 }
 
-/// As with_group(), for a body that posts an operation.
+/// Like with_group(), for a body that posts an operation.
 template <class Body>
 troupe_status post(troupe_group* group, troupe_dtype dtype, std::uint64_t* posted, troupe_error* error,
                    const Body& body) {

@@ -20,7 +20,7 @@ namespace troupe::actors {
 
 /// Errc::invalid_argument when there is no such option, or it cannot have this value.
 core::Result<void> set_option(troupe_options& options, std::string_view name, std::string_view value);
-/// As set_option(), of a group of parameters.
+/// Like set_option(), of a group of parameters.
 core::Result<void> set_option(core::ParameterGroup& group, std::string_view name, std::string_view value);
 /// "name: what it is", a line for each.
 const std::string& option_names();

@@ -53,7 +53,7 @@ typedef struct troupe_collective {
   troupe_reduction reduction;
   int32_t root;                 /* of a broadcast */
   const troupe_piece* inputs;   /* one part after another */
-  const troupe_piece* outputs;  /* likewise; an all_reduce has inputs alone, and changes them */
+  const troupe_piece* outputs;  /* the same; an all_reduce has inputs alone, and changes them */
   size_t input_pieces;
   size_t output_pieces;
   const size_t* input_counts;
@@ -63,10 +63,10 @@ typedef struct troupe_collective {
 
 /* Runs it in this thread, after those that were posted before; or, unless `posted` is NULL, posts it, and its memory
    stays alive until it has ended. Numbers begin with 1. After a failure other than TROUPE_INVALID_ARGUMENT every later
-   operation fails likewise. */
+   operation fails with the same status. */
 troupe_status troupe_peers_run(troupe_peers* peers, const troupe_collective* collective, uint64_t* posted,
                                troupe_error* error);
-/* Until the posted collective has ended; TROUPE_TIMEOUT after so long, while it goes on. */
+/* Waits until the posted collective has ended; TROUPE_TIMEOUT after so long, while it goes on. */
 troupe_status troupe_peers_wait(troupe_peers* peers, uint64_t posted, int64_t milliseconds, troupe_error* error);
 /* Those up to this number have ended, well or not. */
 uint64_t troupe_peers_completed(const troupe_peers* peers);

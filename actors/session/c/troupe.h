@@ -281,7 +281,7 @@ troupe_status troupe_gradient(troupe_session* session, uint32_t parameter, void*
 /* The number of ranks whose lanes contribute to this parameter's gradient here, per round: 1, or for an expert's
    parameter the size of group "ep". */
 troupe_status troupe_sources(troupe_session* session, uint32_t parameter, int32_t* count, troupe_error* error);
-/* As troupe_gradient(), for tokens from the member of group "ep" with the index `source`. Each source has its own
+/* Like troupe_gradient(), for tokens from the member of group "ep" with the index `source`. Each source has its own
    gradient memory; call troupe_gradient_ready() when all are added. */
 troupe_status troupe_gradient_of_source(troupe_session* session, uint32_t parameter, int32_t source, void** data,
                                         size_t* bytes, troupe_error* error);
@@ -373,7 +373,7 @@ int32_t troupe_group_member(const troupe_group* group, int32_t index);
    TROUPE_INVALID_ARGUMENT says what cannot be right, and nothing is posted. An operation that fails later is this
    rank's failure, which ends the session for all ranks and names the operation. */
 
-typedef enum troupe_reduction { /* TROUPE_AVERAGE is of floating-point values only; a session has the first four */
+typedef enum troupe_reduction { /* TROUPE_AVERAGE takes floating-point values only; a session has the first four */
   TROUPE_SUM = 1, TROUPE_AVERAGE = 2, TROUPE_MIN = 3, TROUPE_MAX = 4, TROUPE_PRODUCT = 5, TROUPE_BIT_AND = 6,
   TROUPE_BIT_OR = 7, TROUPE_BIT_XOR = 8, TROUPE_REDUCTION_LAST = 0x7fffffff
 } troupe_reduction;
@@ -414,7 +414,7 @@ troupe_status troupe_group_wait(troupe_group* group, uint64_t posted, troupe_err
 troupe_status troupe_experts_of(troupe_session* session, uint32_t layer, troupe_experts** experts, troupe_error* error);
 troupe_status troupe_experts_state(troupe_experts* experts, const float** biases, const int64_t** chosen,
                                    const int64_t** dropped, troupe_error* error);
-/* Of `source`'s tokens, rows `first` to `first + count` among those received are for the expert `expert` here. */
+/* The rows `first` to `first + count` of those received come from `source`, for the expert `expert` here. */
 typedef struct troupe_rows { int32_t expert, source; int64_t first, count; } troupe_rows;
 /* Where N tokens go, K choices each. Slots, S of them, are the choices that are kept, by expert, then by token. */
 typedef struct troupe_routing {
@@ -456,7 +456,7 @@ typedef struct troupe_save_result {
 troupe_status troupe_take_save(troupe_session* session, int32_t* found, troupe_save_result* result, troupe_error* error);
 /* Waits until every save that was begun has ended. */
 troupe_status troupe_wait_saves(troupe_session* session, troupe_error* error);
-/* As these three, into the directory of the option "local-checkpoints": every rank's state on its own node, and copies
+/* Like these three, into the directory of the option "local-checkpoints": every rank's state on its own node, and copies
    of it at the other ranks of its clique (option "replication-factor"). A save counts when all of them are there; then
    older ones are removed. */
 troupe_status troupe_save_local(troupe_session* session, const char* common, uint64_t* sequence, troupe_error* error);
@@ -491,7 +491,7 @@ typedef struct troupe_restore_options {
                              the checkpoint lacks keep their values. */
 } troupe_restore_options;
 
-/* As troupe_restore(), with more to choose; `options` may be NULL. Local saves are considered only without `directory`,
+/* Like troupe_restore(), with more to choose; `options` may be NULL. Local saves are considered only without `directory`,
    `name` and `weights_only`. */
 troupe_status troupe_restore_with(troupe_session* session, const troupe_restore_options* options,
                                   troupe_restored* restored, troupe_error* error);

@@ -130,7 +130,7 @@ Result<OwnerClaim> OwnerClaim::take(const std::string& directory, const std::str
     if (error == 0) {
       owner = read_text(file);
       if (!owner.empty() && !owner.starts_with(beginning_for(job)))
-        said = fmt::format("{} was of {}, which is gone; it is taken over", directory, owner);
+        said = fmt::format("{} belonged to {}, which is gone; it is taken over", directory, owner);
       TRY(write_text(file,
                      fmt::format("{}host {}, process {})\n", beginning_for(job), host_name(), ::getpid())));
       if (lock(file, LOCK_SH) == 0) return OwnerClaim(std::move(file));

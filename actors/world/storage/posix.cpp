@@ -147,7 +147,7 @@ const char* name_of(const std::string& path) {
   return path.empty() ? "." : path.c_str();
 }
 
-/// As openat(); ELOOP if there is a link where a directory was expected.
+/// Like openat(); ELOOP if there is a link where a directory was expected.
 Descriptor open_below(int directory, const std::string& name, int flags) {
   Descriptor opened(::openat(directory, name.c_str(), flags | O_CLOEXEC, 0666));
   if (opened.is_open() || errno != ENOTDIR) return opened;

@@ -35,7 +35,7 @@ class PosixStorage final : public Storage {
   static core::Result<std::unique_ptr<PosixStorage>> open(const std::string& directory,
                                                           Links links = Links::refuse,
                                                           Reads reads = Reads::through_cache);
-  /// As open(), after creating the directory and its parents if they do not exist. What it creates is
+  /// Like open(), after creating the directory and its parents if they do not exist. What it creates is
   /// durable.
   static core::Result<std::unique_ptr<PosixStorage>> open_or_make(const std::string& directory);
 

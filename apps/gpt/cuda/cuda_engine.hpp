@@ -23,7 +23,7 @@
 
 namespace troupe::apps::gpt {
 
-/// As HostEngine, on a GPU, with the kernels of apps/gpt/kernels and cuBLAS: a call is enqueued on one
+/// Like HostEngine, on a GPU, with the kernels of apps/gpt/kernels and cuBLAS: a call is enqueued on one
 /// stream, and what it was given must stay alive until the stream has passed it. Only ExpertDesk waits.
 /// Experts' tokens are exchanged as whole rows of slots, including a rank's own: NCCL does not take lists of
 /// rows.

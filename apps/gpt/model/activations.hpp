@@ -99,7 +99,7 @@ struct BatchShape {
 /// An Error says what the shape must be, for a model with this configuration, which is valid.
 core::Result<void> check_shape(const ModelConfig& config, BatchShape shape);
 core::Result<void> check_tokens(std::span<const std::int32_t> tokens, std::size_t vocabulary);
-/// As check_tokens(), but kNoTarget is allowed.
+/// Like check_tokens(), but kNoTarget is allowed.
 core::Result<void> check_targets(std::span<const std::int32_t> targets, std::size_t vocabulary);
 
 /// Errc::unavailable for Keep::inputs in models with experts, whose routes are kept.

@@ -41,7 +41,7 @@ core::Result<void> add_bias_gradient(const X& engine, const Pass<E>& pass, const
   });
 }
 
-/// The same of a bias that is added to a sum over slices: of these, each adds up its own rows.
+/// The same for a bias that is added to a sum over slices: of these, each adds up its own rows.
 template <class X, class E>
 core::Result<void> add_output_bias_gradient(const BlockContext<X>& context, const Pass<E>& pass,
                                             const LinearBias& bias, const E* d_y, SumOf<E>* partials) {

@@ -10,9 +10,9 @@
 
 namespace troupe::apps::gpt {
 
-/// As TensorGroup, for tensors in device memory. Operations are enqueued: they run after earlier work on the
-/// device's compute stream, later work on it comes after them, and what they were given must stay alive until
-/// the stream has completed them. Nothing waits on the host. Counts are elements, and may be 0.
+/// Like TensorGroup, for tensors in device memory. Operations are enqueued: they run after earlier work on
+/// the device's compute stream, later work on it comes after them, and what they were given must stay alive
+/// until the stream has completed them. Nothing waits on the host. Counts are elements, and may be 0.
 class DeviceTensorGroup {
  public:
   using Counts = std::vector<std::size_t>;  ///< by member

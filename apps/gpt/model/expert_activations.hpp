@@ -17,7 +17,7 @@ namespace troupe::apps::gpt {
 // S = N K slots at most, F feed_forward of an expert, G of the shared one. R is the most rows that this
 // rank's experts compute with: S if all experts are here, otherwise ExpertConfig::most_rows().
 
-/// Where the rows of a layer went in forward. Of ranks that share sequences each has its own rows here.
+/// Where the rows of a layer went in forward. Ranks that share sequences each have their own rows here.
 struct ExpertRoutes : core::RouterDecision {
   std::uint64_t number = 0;       ///< of the exchange, where experts are distributed over ranks
   core::ExpertExchange exchange;  ///< of the slots' rows with the ranks of their experts

@@ -74,7 +74,7 @@ void multiply_backward_weight(const BlockContext<X>& context, Sliced by, LinearS
   }
 }
 
-/// As multiply_forward(), with a parameter.
+/// Like multiply_forward(), with a parameter.
 template <class X, class E>
 core::Result<void> project(const BlockContext<X>& context, const Pass<E>& pass, Sliced by, LinearShape shape,
                            std::size_t weight, const E* x, E* y) {
@@ -92,7 +92,7 @@ core::Result<void> add_weight_gradient(const BlockContext<X>& context, const Pas
   });
 }
 
-/// As multiply_backward(), with a parameter, and adds the weight's gradient, as above.
+/// Like multiply_backward(), with a parameter, and adds the weight's gradient, as above.
 template <class X, class E>
 core::Result<void> project_backward(const BlockContext<X>& context, const Pass<E>& pass, Sliced by,
                                     LinearShape shape, std::size_t weight, const E* x, const E* d_y, E* d_x,

@@ -106,7 +106,7 @@ core::Result<const typename X::Element*> summed_over_members(const BlockContext<
   return tensor->own;
 }
 
-/// The same of the terms of all slices, of which this rank's are (N, slices, C).
+/// The same for the terms of all slices, of which this rank's are (N, slices, C).
 template <class X>
 core::Result<const typename X::Element*> summed_rows(const BlockContext<X>& context,
                                                      typename X::Element* partial) {
@@ -153,7 +153,7 @@ core::Result<const SumOf<typename X::Element>*> sum_over_slices(const BlockConte
   return values;
 }
 
-/// As above for what each row adds, where slices have consecutive rows: add(first, rows, values) adds those
+/// The same for what each row adds, where slices have consecutive rows: add(first, rows, values) adds those
 /// of some of the rank's own rows.
 template <class X, class Add>
 core::Result<const SumOf<typename X::Element>*> sum_over_rows(const BlockContext<X>& context,

@@ -22,7 +22,7 @@ struct ExpertOptions {
   int tensor_parallel = 0;  ///< ranks that each is cut over; 0: as its layer
 };
 
-/// As Mixtral and Switch Transformers were trained.
+/// The coefficient that Mixtral and Switch Transformers were trained with.
 inline constexpr double kDefaultBalance = 0.01;
 
 /// Puts them into a model, whose own experts `is_begun` from a directory stay. Errc::invalid_argument for

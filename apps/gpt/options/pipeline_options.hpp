@@ -10,7 +10,7 @@
 
 namespace troupe::apps::gpt {
 
-/// As flags are written, with a hyphen.
+/// The name as flags spell it, with a hyphen.
 std::string flag_name(core::ScheduleKind kind);
 /// Errc::invalid_argument for options that make no sense without the others.
 core::Result<void> check_pipeline_options(const TrainerOptions& options, bool is_local);

@@ -26,7 +26,7 @@ inline int slices_of(const core::TrainingOptions& training, const TensorOptions&
 core::Result<void> check_tensor_options(const core::TrainingOptions& training, const TensorOptions& tensor,
                                         bool is_local);
 
-/// Rows of what the report shows as the run's settings; empty without tensor or context parallelism.
+/// Rows of the report's table of settings; empty without tensor or context parallelism.
 std::vector<std::pair<std::string, std::string>> describe(const core::TrainingOptions& training,
                                                           const TensorOptions& tensor);
 

@@ -164,7 +164,7 @@ Result<void> RankModel::warm_up() {
   return run_all_chunks({parameters, gradients, hooks});
 }
 
-/// As a warm-up, completed before it returns.
+/// Warms up, and returns once all of it is done.
 Result<void> RankModel::run_all_chunks(const StagePass& pass) {
   Batch& batch = batches_.front();
   batch.fill_evenly(corpus_->evaluation(), 0, 1);

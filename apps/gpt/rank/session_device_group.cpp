@@ -21,7 +21,7 @@ SessionDeviceGroup::SessionDeviceGroup(std::size_t size, std::size_t index, core
 
 void SessionDeviceGroup::open(actors::TrainerGroup& group, gpu::StreamView compute) {
   CHECK(static_cast<std::size_t>(group.size()) == size_ && static_cast<std::size_t>(group.index()) == index_,
-        "the session numbers the group's ranks as the model's parts are");
+        "the session numbers the group's ranks in the order of the model's parts");
   group_ = &group;
   compute_ = compute;
 }

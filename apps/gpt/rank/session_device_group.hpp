@@ -11,7 +11,7 @@
 
 namespace troupe::apps::gpt {
 
-/// As SessionTensorGroup, on the session's device. In `ordered` numerics a sum adds the members' values in
+/// Like SessionTensorGroup, on the session's device. In `ordered` numerics a sum adds the members' values in
 /// their order, in f32, and rounds once.
 class SessionDeviceGroup final : public DeviceTensorGroup {
  public:

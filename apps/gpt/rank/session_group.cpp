@@ -18,7 +18,7 @@ using Reduction = actors::TrainerGroup::Reduction;
 
 void SessionTensorGroup::open(actors::TrainerGroup& group) {
   CHECK(static_cast<std::size_t>(group.size()) == size_ && static_cast<std::size_t>(group.index()) == index_,
-        "the session numbers the group's ranks as the model's parts are");
+        "the session numbers the group's ranks in the order of the model's parts");
   group_ = &group;
 }
 

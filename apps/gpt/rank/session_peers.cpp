@@ -33,7 +33,7 @@ std::vector<std::optional<std::size_t>> experts_of(const ParameterTable& whole) 
   return found;
 }
 
-/// As a rank has it that has the first parts of all experts.
+/// The configuration of a rank that has the first parts of all experts.
 ModelConfig model_of_first_parts(ModelConfig config) {
   const std::size_t parts = config.experts.parts;
   config = model_of_all(std::move(config));

@@ -85,8 +85,8 @@ class SessionPeers final : public ExpertPeers {
 };
 
 /// What a rank's peers post in a microbatch of `rows` tokens, as SessionOptions::operations: for each layer
-/// with experts the counts, then tokens to their experts and back, and in backward gradients likewise, whose
-/// counts are those of forward. Empty where no experts are distributed. `own` is the table of the rank,
+/// with experts the counts, then tokens to their experts and back; in backward gradients go the same ways,
+/// with the counts of forward. Empty where no experts are distributed. `own` is the table of the rank,
 /// `element_bytes` of what passes compute with; rows that come back have a term of each of its `slices`.
 std::vector<core::DeclaredOperation> expert_operations(const ModelConfig& config, const ParameterTable& own,
                                                        std::size_t rows, std::size_t element_bytes,
@@ -96,7 +96,7 @@ std::vector<core::DeclaredOperation> expert_operations(const ModelConfig& config
 /// `fast` numerics group their products. Errc::invalid_argument for experts that cannot be cut.
 core::Result<ModelConfig> model_of_rank(ModelConfig config, const core::TrainingOptions& training,
                                         core::Rank rank);
-/// As a rank that has all experts has it.
+/// The configuration of a rank that has all experts.
 ModelConfig model_of_all(ModelConfig config);
 
 }  // namespace troupe::apps::gpt

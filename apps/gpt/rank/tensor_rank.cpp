@@ -52,7 +52,7 @@ Result<void> TensorRank::open(actors::Session& session) {
   return {};
 }
 
-// An expert that is cut over other ranks, too, is whole but for their parts.
+// The result still lacks the parts of an expert that other groups of ranks have.
 Result<std::span<const float>> TensorRank::whole(std::size_t parameter, std::span<const float> part) {
   const SharedParameter shared = table_.at(parameter);
   if (!shared.axis) return part;

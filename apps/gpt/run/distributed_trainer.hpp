@@ -46,7 +46,7 @@ class DistributedTrainer {
   /// Saves in the background; see actors::Session::save. The checkpoint records what the run's data and
   /// learning rates depend on.
   core::Result<void> save();
-  /// As save(), into the local tier.
+  /// Like save(), into the local tier.
   core::Result<void> save_local();
 
   /// If true, no rank keeps all parameters or computes alone: evaluate(), logits(), export_model() and
@@ -54,7 +54,7 @@ class DistributedTrainer {
   bool has_sharded_parameters() const { return session_->units() > 0 || model_->needs_others(); }
   /// Mean loss over `batches` microbatches that cover the evaluation text evenly.
   core::Result<std::optional<double>> evaluate(std::size_t batches);
-  /// As RankModel::logits().
+  /// Like RankModel::logits().
   core::Result<std::span<const float>> logits(TokenSpan tokens);
   /// Writes the model as gpt::export_model() does. If parameters are sharded, the other ranks call
   /// hand_over_parameters() meanwhile.
@@ -83,7 +83,7 @@ class DistributedTrainer {
  private:
   /// What the run's data and learning rates depend on, and where its tokens went.
   core::Result<core::Value> description();
-  /// As the session has them.
+  /// Takes the routers' biases from the session.
   core::Result<void> read_biases();
   DistributedTrainer(actors::RankWorld& world, const TrainerOptions& options, const Corpus& corpus);
   core::Result<void> open(actors::RankWorld& world);

@@ -34,13 +34,13 @@ class LocalTrainer {
 
   core::Result<StepReport> step();
 
-  /// As RankModel::evaluate().
+  /// Like RankModel::evaluate().
   core::Result<std::optional<double>> evaluate(std::size_t batches);
 
   /// Over the whole evaluation text.
   core::Result<Perplexity> perplexity();
 
-  /// As RankModel::logits().
+  /// Like RankModel::logits().
   core::Result<std::span<const float>> logits(TokenSpan tokens);
 
   const ModelConfig& config() const { return options_.model; }

@@ -20,7 +20,7 @@ struct ModelOptions {
 /// Refuses, before anything is allocated, what create_stage() would refuse of a model.
 core::Result<void> check_model(const ModelConfig& config, BatchShape shape, ModelOptions options,
                                gpu::DeviceKind device);
-/// The same of the layers that a group of ranks shares: Errc::invalid_argument names what does not divide,
+/// The same for the layers that a group of ranks shares: Errc::invalid_argument names what does not divide,
 /// Errc::unavailable what cannot be cut.
 core::Result<void> check_shared_model(const ModelConfig& config, BatchShape shape, ModelOptions options,
                                       const TensorShare& share, gpu::DeviceKind device);

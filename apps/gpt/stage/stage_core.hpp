@@ -135,7 +135,7 @@ class StageCore {
   ModelPart part(int chunk) const { return cut_.parts[static_cast<std::size_t>(chunk)]; }
   /// The whole model's; the configuration has this rank's share.
   std::size_t vocabulary() const { return config_.vocabulary * shape_.share.size; }
-  /// As TrainableStage.
+  /// Like TrainableStage.
   std::size_t own_rows() const { return own_rows_of(shape_.batch.rows()); }
   std::size_t own_rows_of(std::size_t length) const {
     const auto& share = shape_.share;
@@ -184,7 +184,7 @@ class StageCore {
     return later_[static_cast<std::size_t>(slot)].run(pass);
   }
 
-  /// As TrainableStage. The normed rows were gathered by backward.
+  /// Like TrainableStage. The normed rows were gathered by backward.
   HeadFactors head_factors(int chunk, int slot) {
     const auto& a = activations(chunk, slot);
     const std::size_t N = shape_.batch.rows();

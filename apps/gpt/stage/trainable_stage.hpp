@@ -83,7 +83,7 @@ class TrainableStage {
   virtual core::DType dtype() const = 0;
   /// The rows of the residual stream that this rank keeps of a microbatch.
   virtual std::size_t own_rows() const = 0;
-  /// As above, for one sequence of `length` tokens.
+  /// The same for one sequence of `length` tokens.
   virtual std::size_t own_rows_of(std::size_t length) const = 0;
 
   /// Own rows (N, C): a forward's input, in a slot of inputs, unless the chunk begins the model; its output;

@@ -24,7 +24,7 @@ namespace troupe::apps::gpt {
 class TokenText {
  public:
   TokenText(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}     // NOLINT: bytes are tokens
-  TokenText(const std::vector<std::uint8_t>& bytes) : bytes_(bytes) {}  // NOLINT: likewise
+  TokenText(const std::vector<std::uint8_t>& bytes) : bytes_(bytes) {}  // NOLINT: bytes are tokens
   /// If `row` is 1, sequences begin anywhere.
   TokenText(std::span<const std::int32_t> tokens, std::size_t row) : tokens_(tokens), row_(row) {}
 
@@ -59,9 +59,9 @@ class Corpus {
  public:
   /// Bytes, memory-mapped. The file must hold enough text for one sequence of `context` tokens in each part.
   static core::Result<Corpus> open(const std::string& path, std::size_t context);
-  /// As a codec encodes the files, all in memory unless tokens are bytes: for *.jsonl the documents (see
-  /// read_documents()) packed into rows, for other files one text. Errc::invalid_argument names a token that
-  /// the model has no row for.
+  /// The files as the codec encodes them, all in memory unless tokens are bytes: for *.jsonl the documents
+  /// (see read_documents()) packed into rows, for other files one text. Errc::invalid_argument names a token
+  /// that the model has no row for.
   static core::Result<Corpus> open(const CorpusFiles& files, TextCodec& codec);
 
   TokenText training() const;

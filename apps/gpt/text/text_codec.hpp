@@ -38,7 +38,7 @@ class TextCodec {
   /// Those that the tokenizer ends it with; and these with the one that separates texts.
   std::vector<std::int32_t> after() const;
   std::vector<std::int32_t> ending() const;
-  /// As the vocabulary spells a token; empty if tokens are bytes.
+  /// The vocabulary's spelling of a token; empty if tokens are bytes.
   std::string_view name_of(std::int32_t token) const;
   /// The bytes of tokens that continue a text; special tokens are left out.
   std::string decode(std::span<const std::int32_t> tokens) const;

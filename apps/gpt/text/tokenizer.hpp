@@ -63,7 +63,7 @@ class Tokenizer {
   std::string decode(std::span<const std::int32_t> tokens) const { return decode(tokens, {true, false}); }
 
   std::optional<std::int32_t> token_of(std::string_view added_text) const;
-  /// As the vocabulary spells it; empty for a number that no token has.
+  /// The vocabulary's spelling; empty for a number that no token has.
   std::string_view name_of(std::int32_t token) const;
 
  private:

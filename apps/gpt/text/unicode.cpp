@@ -33,7 +33,7 @@ Result<void> check_length(std::size_t units) {
               kMostUnits);
 }
 
-// As \w of the regular expressions of Rust: alphabetic, marks, digits, connectors and joiners.
+// What \w matches in Rust's regular expressions: alphabetic, marks, digits, connectors and joiners.
 bool is_of_word(UChar32 character) {
   constexpr std::uint32_t kCategories = U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK;
   return u_isUAlphabetic(character) != 0 || (U_GET_GC_MASK(character) & kCategories) != 0 ||

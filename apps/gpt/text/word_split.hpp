@@ -22,7 +22,7 @@ class Pattern {
   /// Finds exactly this text. Errc::unavailable if it is empty.
   static core::Result<Pattern> literal(std::string_view text);
 
-  /// As matches_of(). Errc::unavailable, with the expression, if it takes too long.
+  /// Like matches_of(). Errc::unavailable, with the expression, if it takes too long.
   core::Result<std::vector<TextRange>> matches(std::u16string_view text) const;
 
  private:

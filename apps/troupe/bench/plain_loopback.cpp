@@ -21,7 +21,7 @@ using core::Errc;
 using core::Result;
 using posix::Descriptor;
 
-// As much as goes to the system at once; more or less is slower.
+// The system gets this much at once; more or less is slower.
 constexpr std::size_t kAtOnce = std::size_t{1} << 20;
 
 tl::unexpected<core::Error> socket_failure() {
@@ -36,7 +36,7 @@ sockaddr_in loopback(std::uint16_t port) {
   return address;
 }
 
-/// As the transport of collectives has them on one host.
+/// The settings that the transport of collectives uses on one host.
 void set_up(const Descriptor& connection) {
   const int on = 1;
   constexpr std::string_view kPlain = "reno";

@@ -152,7 +152,7 @@ void add_prune(CLI::App& checkpoint, int& exit_code) {
   command->footer(
       "Only complete checkpoints count, and damaged ones stay for you to look at. The\n"
       "newest is read and checked against its hashes first, and where it is damaged, the\n"
-      "next: one that is whole always stays. Of others, manifest and sizes are checked.\n"
+      "next, so one good checkpoint always stays. The others' manifests and sizes are checked.\n"
       "Examples:\n"
       "  troupe checkpoint prune run/checkpoints --keep-last 3 --dry-run\n"
       "  troupe checkpoint prune run/checkpoints --keep-last 3 --keep-every 1000");

@@ -125,7 +125,7 @@ class Comparison {
   TensorDifference::Values values_;
 };
 
-/// As which dtype two tensors are compared.
+/// The dtype in which two tensors are compared.
 std::optional<DType> common_dtype(DType left, DType right) {
   if (left == right) return left;
   if (!core::is_floating(left) || !core::is_floating(right)) return std::nullopt;

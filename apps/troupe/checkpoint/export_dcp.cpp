@@ -176,7 +176,7 @@ class DcpWriter {
                       });
   }
 
-  /// As shards may cut their elements, tensors of other dtypes are whole.
+  /// Tensors of other dtypes are whole, because shards may cut their elements.
   Result<void> write_carried(FileWriter& file, std::uint64_t& at) {
     for (const auto index : whole_) {
       const auto whole = core::Box::whole(source_.manifest.tensors[index].shape);

@@ -146,7 +146,8 @@ Result<std::map<std::int64_t, std::string>> numbered_parameters(
       const auto shape = shapes.find(numbers[g][next[g]]);
       if (shape != shapes.end() && shape->second != tensor->shape) continue;
       if (chosen)
-        return core::fail(Errc::invalid_argument, "'{}' may be of group {} or {}", tensor->key, *chosen, g);
+        return core::fail(Errc::invalid_argument, "'{}' may belong to group {} or {}", tensor->key, *chosen,
+                          g);
       chosen = g;
     }
     if (!chosen)

@@ -9,7 +9,7 @@
 
 namespace troupe::apps {
 
-/// As how many ranks, which hold what, a checkpoint is written.
+/// How many ranks a checkpoint is written as, and what each of them holds.
 struct Sharding {
   int ranks = 1;
   /// ddp: every rank holds all, and they share the writing tensor by tensor. zero1: the tensors of each kind

@@ -12,7 +12,7 @@
 
 namespace troupe::apps {
 
-/// As what the tensors of a model lie on disk.
+/// The form that a model has on disk.
 enum class ModelForm : std::uint8_t {
   huggingface,  ///< config.json, *.safetensors and their index
   megatron,     ///< tensors of every part of a mesh, in files of their own
@@ -31,7 +31,7 @@ struct ModelSource {
   bool is_scaled(const core::ManifestTensor& tensor) const {
     return blocks.has_value() && tensor.dtype == core::DType::f8_e4m3;
   }
-  /// As which it is read.
+  /// The dtype it is read as.
   core::DType dtype_of(const core::ManifestTensor& tensor) const {
     return is_scaled(tensor) ? core::DType::bf16 : tensor.dtype;
   }

@@ -17,8 +17,8 @@ struct FoundRecords {
 };
 
 /// Reads the records in folders, and in their subfolders "flight", or those of running ranks: `places` are
-/// folders, or the value of TROUPE_FLIGHT_RECORD. Of processes on this host it says what they do now; of
-/// others what a launcher has written in the folder (write_facts()).
+/// folders, or the value of TROUPE_FLIGHT_RECORD. It says what processes on this host do now, and what
+/// a launcher has written in the folder about others (write_facts()).
 FoundRecords find_records(const std::vector<std::filesystem::path>& places);
 
 /// The path of a rank's record; `prefix` is TROUPE_FLIGHT_RECORD.

@@ -130,7 +130,7 @@ Result<std::optional<Journal>> journal_of(const Job& job) {
   if (before && before->program != in_short(job.options.program)) {
     return core::fail(
         Errc::mismatch,
-        "--journal: {} is of job {}, whose command begins with {}; give each job a file of its own, "
+        "--journal: {} belongs to job {}, whose command begins with {}; give each job a file of its own, "
         "or remove it if that job has ended",
         job.options.journal, before->job, before->program.empty() ? "" : before->program.front());
   }

@@ -167,7 +167,7 @@ std::string suggestion(const CLI::App& app, const std::string& flag) {
   return best.empty() ? "see `troupe launch --help`" : fmt::format("did you mean {}?", best);
 }
 
-/// As argparse does, takes the beginning of a long name for the name if there is only one, and completes it.
+/// Takes, like argparse, the beginning of a long name for the name if there is only one, and completes it.
 Result<const CLI::Option*> option_of(const CLI::App& app, std::string& name) {
   if (const CLI::Option* exact = app.get_option_no_throw(name)) return exact;
   std::vector<std::string> found;

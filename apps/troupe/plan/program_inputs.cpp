@@ -217,7 +217,7 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
   auto passes = TRY(stage_passes(arguments));
   auto order = TRY(unit_order(arguments));
   const auto& gradients = inputs.placements.gradients;
-  // As sessions take it: where each round moves something.
+  // Sessions decide the same way: where each round moves something.
   const bool in_rounds =
       std::find(gradients.begin(), gradients.end(), core::Placement::flat_shard) != gradients.end();
   if (in_rounds) {

@@ -73,7 +73,7 @@ core::Result<core::PipelineSchedule> schedule_of(const ProgramArguments& argumen
 /// Units are padded to what their strategy's shards need. Errc::invalid_argument names what cannot be.
 core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& arguments);
 
-/// The same of the tensors of a model's stage, laid out as a session would lay them out; `units`,
+/// The same for the tensors of a model's stage, laid out as a session would lay them out; `units`,
 /// `unit_elements` and `resident_elements` are not looked at.
 core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& arguments,
                                                  const core::StageTensors& tensors);

@@ -22,7 +22,7 @@ core::Result<std::string> report_program(const ProgramReportArguments& arguments
 /// What `troupe plan check` prints when the programs of all ranks pass each other; otherwise
 /// the Error says what is wrong: Errc::mismatch, aborted and internal are programs' (check_programs.hpp).
 core::Result<std::string> report_check(const ProgramArguments& arguments);
-/// The same of programs in files, which together have one for each rank.
+/// The same for programs in files, which together have one for each rank.
 core::Result<std::string> report_check(const std::vector<std::string>& files, bool json);
 
 }  // namespace troupe::apps

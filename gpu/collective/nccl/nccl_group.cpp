@@ -41,7 +41,7 @@ std::size_t room_of(const ExpectedOperation& expected, int members) {
   return total_bytes(expected) * (goes_to_each ? 2 * static_cast<std::size_t>(members) : 1);
 }
 
-/// As a member posts it, in place where that may be.
+/// The operation that a member posts, in place where that is possible.
 Operation operation_of(const ExpectedOperation& expected, int index, int members, BufferView scratch) {
   Operation operation{.kind = expected.kind, .dtype = expected.dtype, .peer = expected.peer};
   const std::size_t bytes = total_bytes(expected);

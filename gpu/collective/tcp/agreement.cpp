@@ -148,7 +148,7 @@ void Agreement::compare(int peer, const Said& theirs, const Said& own) {
     found_ = *sentence + "; all members must post the same operations in the same order";
 }
 
-/// As far as they have said something of this operation.
+/// Compares those that have said something about this operation.
 std::optional<std::string> Agreement::find_among_all(const Said& own) const {
   std::vector<std::vector<std::size_t>> counts(members_.size());
   std::vector<Signature> signatures;

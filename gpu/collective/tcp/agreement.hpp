@@ -43,13 +43,13 @@ class Agreement {
     ReduceOp reduce = ReduceOp::sum;
     bool has_counts = false;
     std::uint16_t peer = 0;
-    /// As in Signature; for parts, the elements of each if all have as many; of an exchange, of what goes to
-    /// the member that hears it.
+    /// Those of Signature; for parts, the elements of each if all have as many; for an exchange, the elements
+    /// that go to the member that hears it.
     std::uint64_t elements = 0;
 
     friend bool operator==(const Words&, const Words&) = default;
   };
-  /// As they are sent, in a string that needs no memory of its own; counts may follow.
+  /// The form in which they are sent, in a string that needs no memory of its own; counts may follow.
   static constexpr std::size_t kWordsBytes = 14;
   static std::string text_of(const Words& words);
   static std::optional<Words> read_words(std::string_view text);

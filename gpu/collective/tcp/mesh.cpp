@@ -186,7 +186,7 @@ Result<void> Mesh::wait(std::span<const PassagePtr> passages, const OperationDea
   auto spin_until = Clock::now() + kSpin;
   for (std::size_t next = 0;;) {
     while (next < passages.size() && passages[next]->done) ++next;
-    // What has arrived may be of another operation.
+    // What has arrived may belong to another operation.
     if (next == passages.size() && !inbox_.agreement.found()) return {};
     if (failure_) return tl::unexpected(*failure_);
     const bool may_look = Clock::now() < spin_until;

@@ -52,8 +52,8 @@ class Mesh final : private MovedByHub {
   const GroupOptions& group() const { return group_; }
   int index() const { return index_; }
 
-  /// The transfers that follow, with this slot, are of this operation. An Error is a member's that has posted
-  /// another one.
+  /// The transfers that follow, with this slot, belong to this operation. An Error is a member's that has
+  /// posted another one.
   core::Result<void> begin_operation(std::uint64_t slot, const Operation& operation,
                                      const OperationDeadline& deadline);
   /// Begins transfers, whose memory stays alive until wait() has returned, the mesh has failed, or it is

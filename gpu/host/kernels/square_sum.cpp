@@ -25,7 +25,7 @@ constexpr int kLargestField = 254;
 /// What engines take at a time; the rest of a block is filled up with zeros.
 constexpr std::size_t kStride = 16;
 
-/// What is added one by one at once, where values are of many sizes.
+/// What is added one by one at once, where values have many sizes.
 constexpr std::size_t kScattered = std::size_t{1} << 14;
 
 /// Magnitudes from `least`, up to but without `end`, which is infinite at most.
@@ -142,7 +142,7 @@ struct Avx2 : InDoubles {
   }
 };
 
-/// As integers of 52 bits, whose products the processor adds in two halves.
+/// Computes with integers of 52 bits, whose products the processor adds in two halves.
 struct Avx512 {
   static constexpr std::size_t kBlock = 4096;
   static constexpr int kFields = 29;
@@ -293,7 +293,7 @@ void SquareAdder::add_below(std::span<const float> block, std::uint32_t end) {
   std::array<float, std::max(Avx512::kBlock, InDoubles::kBlock)> rest;
   const auto found = run_best<CopyBelow>(block.data(), block.size(), end, rest.data());
   auto* past = rest.data() + block.size();
-  // As integers: a processor may take denormals for zero.
+  // Compares integers: a processor may take denormals for zero.
   const auto is_zero = [](float value) { return std::bit_cast<std::uint32_t>(value) == 0; };
   is_scattered_ = static_cast<std::size_t>(found) > block.size() / 8;
   if (found <= kFew) past = std::remove_if(rest.data(), past, is_zero);

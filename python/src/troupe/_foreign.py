@@ -132,7 +132,7 @@ def _offset_of(tensor: Any, rank: int, name: str) -> torch.Size:
         raise Error(Status.CORRUPT, f"{name} lies on ranks {tensor.device_mesh.mesh.tolist()}, which have no rank {rank}")
     for coordinate, size, placement in zip(place[0].tolist(), tensor.device_mesh.mesh.shape, tensor.placements):
         if type(placement).__name__ == "Shard":
-            # As torch.chunk() cuts, within what the axes of the mesh before this one have left.
+            # torch.chunk()'s cut of what the axes of the mesh before this one have left.
             chunk = -(-extents[placement.dim] // size)
             first = min(coordinate * chunk, extents[placement.dim])
             offset[placement.dim] += first

@@ -154,7 +154,7 @@ class Peers:
 
     def run_one(self, kind: int, dtype: int, reduction: int, root: int, given: Piece, taken: Piece,
                 milliseconds: int) -> None:
-        """As run() in this thread, with at most one piece to read and one to write; where there is none, both its numbers
+        """Like run() in this thread, with at most one piece to read and one to write; where there is none, both its numbers
         are 0. A tenth of what run() costs."""
         request = self._request
         if not request.lock.acquire(blocking=False):  # another thread is in here

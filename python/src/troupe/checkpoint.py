@@ -295,11 +295,11 @@ def save_async(state_dict: dict[str, Any], directory: Union[str, os.PathLike[str
 def load(state_dict: dict[str, Any], directory: Union[str, os.PathLike[str]], *, verify: bool = True,
          process_group: Any = None) -> None:
     """Fills the state in place from a directory that save_async(), DCP, Megatron (torch_dist) or torch_checkpointing wrote,
-    with any number of ranks. Of Megatron's common state entries are taken by their names in it; of torch_checkpointing's
-    the state's first level are the items. An `Error`
-    with the status CORRUPT names a file that differs from its hash."""
+    with any number of ranks. Entries of Megatron's common state are found by their names in it; the items of
+    torch_checkpointing are the state's first level. An `Error` with the status CORRUPT names a file that differs from
+    its hash."""
     reader, alone = Reader(directory, verify=verify), not (dist.is_available() and dist.is_initialized())
-    reader.read_metadata()  # what is wrong with it is told here; DCP wraps such errors
+    reader.read_metadata()  # what is wrong with it is reported here; DCP wraps such errors
     try:
         dcp.load(state_dict, storage_reader=reader, process_group=process_group, **_alone(alone))
     except CheckpointException as error:

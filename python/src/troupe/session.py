@@ -17,7 +17,7 @@ DTYPES = {"f32": _c.F32, "f16": _c.F16, "bf16": _c.BF16, "f64": _c.F64, "i64": _
 
 
 def _text(value: Any) -> bytes:
-    """As options are written: true and false, and numbers with all their digits."""
+    """The value as options are written: true and false, and numbers with all their digits."""
     if isinstance(value, bool):
         return b"true" if value else b"false"
     encoded = repr(float(value)).encode() if isinstance(value, float) else str(value).encode()
@@ -101,7 +101,7 @@ def option_names() -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What all ranks decided about a step. Of one that is not committed `reason` says why, and parameters are as before
+    """What all ranks decided about a step. If it is not committed, `reason` says why, and parameters are as before
     it. `loss` is the mean over all lanes of the job, or over their weights; `gradient_norm` is before clipping."""
 
     step: int
@@ -254,15 +254,15 @@ class Session:
         return self._memory("gradient", parameter)
 
     def gradient_of_source(self, parameter: int, source: int) -> Any:
-        """As gradient(), of an expert's parameter by the tokens of that member of group "ep"."""
+        """Like gradient(), for an expert's parameter by the tokens of that member of group "ep"."""
         return self._memory("gradient_of_source", parameter, source)
 
     def parameter_memory(self, parameter: int) -> tuple[int, int]:
-        """As parameter(), on any device: the address there, and the number of bytes. It does not keep the session alive."""
+        """Like parameter(), on any device: the address there, and the number of bytes. It does not keep the session alive."""
         return self._range("parameter_memory", parameter)
 
     def gradient_memory(self, parameter: int) -> tuple[int, int]:
-        """As gradient(), on any device."""
+        """Like gradient(), on any device."""
         return self._range("gradient_memory", parameter)
 
     def compute_stream(self) -> int:

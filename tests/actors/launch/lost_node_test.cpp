@@ -136,7 +136,7 @@ TEST(LostNode, ASignalEndsTheWaitForIt) {
 
 constexpr Standing kStay{true, true};
 
-/// As on_two_nodes(), and each has a spare: slots 0, 1, (2) and 3, 4, (5).
+/// Like on_two_nodes(), and each has a spare: slots 0, 1, (2) and 3, 4, (5).
 NodeAgentConfig with_spares() {
   return {.ranks = 4, .nodes = 2, .shares = {{2, 1}, {2, 1}}, .max_restarts = 3, .in_place = true};
 }

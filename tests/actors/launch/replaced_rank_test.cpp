@@ -69,7 +69,7 @@ TEST(ReplacedRank, IsReplacedOnlyWhereAllOthersWouldStay) {
            Case{"no restart is left", kept(0), kKilled, kAllStay},
            Case{"it ended because of another", kept(), {kExitFenced, 0}, kAllStay},
            Case{"its code forbids it", kept(), {kExitNoCheckpoint, 0}, kAllStay},
-           Case{"restarts are of all", by_gangs, kKilled, kAllStay},
+           Case{"restarts concern all", by_gangs, kKilled, kAllStay},
        }) {
     SCOPED_TRACE(what);
     auto machine = started_with(config);

@@ -40,7 +40,7 @@ class Node final : public Gang {
         processes_(loop_, [this](const ProcessSpec&, int) { return programs_(generation_, prepared_); }),
         shell_(config, loop_, *this) {}
 
-  /// Until the agent has finished.
+  /// Waits until the agent has finished.
   void run() {
     shell_.start();
     loop_.run_until([this] { return exit_code_.has_value(); }, {.time = kAnHour, .events = 100'000});

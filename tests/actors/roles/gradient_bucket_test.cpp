@@ -36,7 +36,7 @@ void learn(MachineProbe& probe) {
   probe.say(ShardStepped{Step{0}, 0});
 }
 
-TEST(GradientBucket, LaunchesTheFirstStepOnlyWhenBackwardIsOver) {
+TEST(GradientBucket, LaunchesTheFirstStepOnlyWhenBackwardHasEnded) {
   GradientBucketMachine machine(two_parameters());
   MachineProbe probe(machine);
   probe.say(StepBegan{Step{0}});

@@ -188,7 +188,7 @@ TEST_F(CafStageTest, FiresATimerAtItsTimeAndNotBefore) {
   EXPECT_EQ(fired, (std::vector<TimerId>{2}));
 }
 
-// As after SIGCONT, or when a suspended machine goes on.
+// This happens after SIGCONT, or when a suspended machine goes on.
 TEST_F(CafStageTest, TimerDoesNotCountTimeInWhichNobodyRan) {
   supervisor.on_start = [](Outbox& outbox) { outbox.arm(2, 10s); };
   start();

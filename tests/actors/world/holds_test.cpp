@@ -63,7 +63,8 @@ TEST_F(OwnerOfADirectory, ThatWasKilledIsTakenOverWithAWord) {
   write("job one (host far, process 12)\n");
 
   ASSERT_TRUE(take("two").has_value());
-  EXPECT_THAT(said_, HasSubstr("was of job one (host far, process 12), which is gone; it is taken over"));
+  EXPECT_THAT(said_,
+              HasSubstr("belonged to job one (host far, process 12), which is gone; it is taken over"));
 }
 
 TEST_F(OwnerOfADirectory, ThatWasKilledMayStartAgainWithoutAWord) {

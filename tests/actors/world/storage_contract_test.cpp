@@ -155,7 +155,7 @@ TEST_P(StorageContract, RemovesFilesAndEmptyDirectories) {
   EXPECT_THAT(*storage.list(""), ElementsAre());
 }
 
-TEST_P(StorageContract, SaysWhatIsNotThere) {
+TEST_P(StorageContract, SaysWhatIsMissing) {
   EXPECT_EQ(content("missing"), "not_found");
   EXPECT_EQ(storage.size("missing").error().code, Errc::not_found);
   EXPECT_EQ(storage.list("missing").error().code, Errc::not_found);

@@ -267,7 +267,7 @@ UncutModel member_model(const ModelConfig& config, TensorGroup<float>& group) {
           0};
 }
 
-/// The losses of routers are of all rows, whichever of them are learned.
+/// The losses of routers take in all rows, whichever of them are learned.
 TEST(ContextStage, AddsUpToOneRanksStepWhoeverLearnsRows) {
   const auto config = config_with({.count = 4, .choices = 2, .feed_forward = 6, .balance = 2, .z_loss = 0.5});
   const auto whole = create_host_model(config, kWholeBatch).value();

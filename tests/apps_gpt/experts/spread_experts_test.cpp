@@ -146,7 +146,7 @@ Seen alone(const ModelConfig& config, std::size_t source, const Values& change) 
   return seen;
 }
 
-/// The same of all sources when their experts are spread over as many ranks.
+/// The same for all sources when their experts are spread over as many ranks.
 std::vector<Seen> together(ModelConfig config, std::size_t ranks, const Values& change) {
   Meeting meeting(ranks);
   std::vector<Seen> seen(ranks);

@@ -274,7 +274,7 @@ TEST_F(PretrainedModelTest, TakesAnUnknownKeyWhenItIsIgnored) {
   write();
   change_config("mystery", 3);
 
-  EXPECT_THAT(error(), AllOf(HasSubstr("key 'mystery' is not known"), HasSubstr("--ignore mystery")));
+  EXPECT_THAT(error(), AllOf(HasSubstr("key 'mystery' is unknown"), HasSubstr("--ignore mystery")));
   EXPECT_TRUE(PretrainedModel::open(directory(), 0, {{}, {"mystery"}}));
 }
 

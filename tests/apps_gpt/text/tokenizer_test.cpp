@@ -23,7 +23,8 @@ std::string read_golden(const std::string& name) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Vocabularies and tokens are of Hugging Face's tokenizers 0.23 (tests/interop/tokenizer_test.py --golden).
+// Vocabularies and tokens come from Hugging Face's tokenizers 0.23 (tests/interop/tokenizer_test.py
+// --golden).
 class GoldenTokenizer : public testing::TestWithParam<const char*> {};
 
 TEST_P(GoldenTokenizer, GivesTheTokensAndTheTextOfHuggingFaces) {

@@ -73,7 +73,7 @@ std::string refusal_with(const std::string& from, const std::string& to) {
   return message.starts_with(begin) ? message.substr(begin.size()) : message;
 }
 
-/// As above, for what the reader of the text says before it looks at the meaning.
+/// The same for what the reader of the text says before it looks at the meaning.
 std::string complaint_with(const std::string& from, const std::string& to) {
   const auto message = refusal_with(from, to);
   return message.substr(0, message.find(" (before byte"));

@@ -188,7 +188,7 @@ struct Choice {
   std::unique_ptr<const Survival> survival;  ///< null: there is none
 };
 
-/// As all ranks of an epoch choose, which want these.
+/// The choice of all ranks of an epoch, which want these.
 Choice choose(const ModelJob& job, const std::vector<SaveStructure>& wanted) {
   std::vector<SurvivorReport> reports;
   for (std::size_t rank = 0; rank < wanted.size(); ++rank) {

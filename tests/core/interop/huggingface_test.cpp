@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 using Files = std::vector<std::vector<std::size_t>>;
 
-// As transformers writes it.
+// An index as transformers writes it.
 constexpr std::string_view kIndex = R"({
   "metadata": {
     "total_size": 28966928384

@@ -136,7 +136,7 @@ TEST(FromHuggingFace, TakesAnUnknownKeyOnlyWhenItIsIgnored) {
   ConvertOptions options;
   options.ignored = {"mystery"};
 
-  EXPECT_THAT(refusal(config), HasSubstr("key 'mystery' is not known"));
+  EXPECT_THAT(refusal(config), HasSubstr("key 'mystery' is unknown"));
   EXPECT_EQ(convert(config, options), convert(published("Qwen3-8B")));
 }
 

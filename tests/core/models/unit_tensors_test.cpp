@@ -20,7 +20,7 @@ std::vector<UnitTensor> tensors_of(const std::string& config) {
   return unit_tensors(convert(config, {.class_defaults = true})).value();
 }
 
-/// As the makers of the models count them.
+/// The makers of the models count like this.
 TEST(UnitTensors, HaveTheParametersThatModelCardsName) {
   const std::map<std::string, std::int64_t> published_counts{
       {"Mistral-7B-v0.3", 7'248'023'552}, {"Qwen2.5-7B", 7'615'616'512},
@@ -34,7 +34,7 @@ TEST(UnitTensors, HaveTheParametersThatModelCardsName) {
   }
 }
 
-TEST(UnitTensors, AreOfTheEmbeddingEachLayerAndTheHead) {
+TEST(UnitTensors, BelongToTheEmbeddingEachLayerAndTheHead) {
   const auto tensors = tensors_of(published("Qwen3-8B"));
 
   std::map<std::int64_t, std::int64_t> elements;
@@ -49,7 +49,7 @@ TEST(UnitTensors, AreOfTheEmbeddingEachLayerAndTheHead) {
   EXPECT_TRUE(tensors.front().is_embedding && tensors.back().is_embedding);
 }
 
-TEST(UnitTensors, OfTiedEmbeddingsBothEndsAreOfNoUnit) {
+TEST(UnitTensors, OfTiedEmbeddingsBothEndsHaveNoUnit) {
   const auto tensors = tensors_of(with(published("Qwen3-8B"), "tie_word_embeddings", "true"));
 
   std::set<std::string> resident;

@@ -236,7 +236,7 @@ TEST(VocabEntropy, IsTheVocabularysLogarithmWhenAllAreEqual) {
   EXPECT_FLOAT_EQ(entropy[0], std::log(64.0F));
 }
 
-/// As if the vocabulary did not have them.
+/// The result is as if the vocabulary did not have them.
 TEST(VocabEntropy, LeavesMaskedTokensOut) {
   const std::vector<float> x{1, -std::numeric_limits<float>::infinity(), 0};
   const std::vector<float> without{1, 0};

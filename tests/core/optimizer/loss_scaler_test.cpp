@@ -69,7 +69,7 @@ TEST(LossScaler, NeverFallsBelowTheMinimum) {
   EXPECT_EQ(scales(scaler, {kOverflow, kOverflow, kOverflow}), (std::vector<double>{4, 3, 3}));
 }
 
-/// As Megatron-Core's DynamicGradScaler: growing alone gives the tolerance back.
+/// Like Megatron-Core's DynamicGradScaler: growing alone gives the tolerance back.
 // Covers shard-10.
 TEST(LossScaler, ToleratesOverflowsUpToTheHysteresis) {
   auto settings = dynamic();

@@ -121,7 +121,7 @@ TEST(AlsoSum, ComesOncePerStepAfterTheLastReduction) {
 }
 
 // Covers finish-6.
-TEST(AlsoSum, IsOfOwnedElementsBeforeOthersGetThem) {
+TEST(AlsoSum, TakesOwnedElementsBeforeOthersGetThem) {
   EXPECT_THAT(
       gradient_launches(Pairs(Strategy::ddp).programs[0], 1),
       ElementsAre("all_to_all of gradients 1.0", "all_gather of gradients 1.0", "all_to_all of gradients 1.1",

@@ -203,8 +203,8 @@ TEST(CheckPrograms, CountsForAGroupOfAnotherSizeAreRefused) {
 
 using Kind = TrainerOperation::Kind;
 
-/// A square of four ranks: 0 and 1 share the tensors of a layer, 2 and 3 likewise; 0 and 2 share experts, 1
-/// and 3 likewise. In the forward of unit 1 they sum over the former, then send rows to the latter.
+/// A square of four ranks: 0 and 1 share the tensors of a layer, and so do 2 and 3; 0 and 2 share experts,
+/// and so do 1 and 3. In the forward of unit 1 they sum over the former, then send rows to the latter.
 WholeJob square(Strategy strategy = Strategy::zero3, int rounds = 1) {
   const Mesh mesh = Mesh::create({.tp = 2, .ep = 2, .dp = 2}).value();
   auto inputs = inputs_of(strategy, mesh).value();

@@ -199,7 +199,7 @@ TEST(SortAndMerge, AddsBlocksInRankOrderInTheTreesOrder) {
   EXPECT_EQ(all.roots, (std::vector<LaneRange>{{0, 8}}));
 
   const auto apart = sort_and_merge(std::vector<LaneRange>{{2, 2}, {4, 2}}, four);
-  EXPECT_EQ(apart.merge.steps, std::vector<TreeStep>{}) << "neighbours by number are of two pieces";
+  EXPECT_EQ(apart.merge.steps, std::vector<TreeStep>{}) << "neighbours by number belong to two pieces";
 }
 
 RC_GTEST_PROP(MergeRoots, OfAllRanksIsTheFinishingProgram, ()) {

@@ -72,7 +72,7 @@ std::string refusal_of_operation(const std::vector<TrainerOperation>& operations
   return checked.error().message;
 }
 
-TEST(TrainerOperation, IsOfForwardOrBackwardOfAUnit) {
+TEST(TrainerOperation, BelongsToForwardOrBackwardOfAUnit) {
   EXPECT_EQ(refusal_of_operation(as_a_lane_posts_them()), "");
   EXPECT_EQ(
       refusal_of_operation({counts_of_experts(4)}),

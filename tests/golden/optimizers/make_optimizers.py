@@ -75,7 +75,7 @@ def bits(tensor):
 
 
 def numbers(source):
-    """Of several magnitudes, one of them 0."""
+    """Numbers of several magnitudes, one of them 0."""
     values = [source.gauss(0, 1) * 10.0 ** source.randint(-3, 1) for _ in range(COUNT)]
     values[COUNT // 2] = 0.0
     return torch.tensor(values, dtype=torch.float32)

@@ -46,7 +46,7 @@ class Company {
   virtual core::Result<std::unique_ptr<Group>> create_group(int member, GroupOptions options) = 0;
   /// Returns when all of `streams` are empty.
   virtual void settle(const std::vector<Stream>& streams) = 0;
-  /// As StreamQueue::enqueue(), also where the device takes no host work from Troupe.
+  /// Like StreamQueue::enqueue(), also where the device takes no host work from Troupe.
   virtual void run_on(StreamView stream, std::function<void()> body);
 
   /// One stream for each member.

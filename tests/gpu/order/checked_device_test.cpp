@@ -84,7 +84,7 @@ TEST_F(CheckedDeviceTest, KnowsWhatTheHostHasWaitedFor) {
   EXPECT_THAT(found_, IsEmpty());
 }
 
-TEST_F(CheckedDeviceTest, TakesNoEdgeFromAskingWhetherSomethingIsOver) {
+TEST_F(CheckedDeviceTest, TakesNoEdgeFromAskingWhetherSomethingHasEnded) {
   zero(a_.view(), update_.get());
   update_->record(event_.get());
   run();

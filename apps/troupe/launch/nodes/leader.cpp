@@ -320,7 +320,7 @@ void Leader::ended(const actors::EndGeneration& end) {
 }
 
 RankReport Leader::report_of(const actors::Ending& ending) {
-  // What is known of the process by its slot may be of its successor.
+  // What is known of the process by its slot may concern its successor.
   for (const RankReport& each : replaced_) {
     if (each.ending.generation == ending.generation && each.ending.rank == ending.rank) return each;
   }

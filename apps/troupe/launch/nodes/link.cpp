@@ -15,7 +15,7 @@ using Time = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kClosePatience{2};
 
-/// As people write it: IPv4 within IPv6 is IPv4.
+/// The address as people write it: IPv4 within IPv6 is IPv4.
 std::string text_of(const asio::ip::address& address) {
   if (address.is_v6() && address.to_v6().is_v4_mapped()) {
     return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).to_string();

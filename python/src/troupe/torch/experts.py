@@ -43,7 +43,7 @@ class ExpertParameter(Parameter):
 
 
 def is_experts(module: nn.Module) -> bool:
-    """As transformers has them: forward(tokens, top_k_index, top_k_weights), and tensors with an axis of experts."""
+    """Experts as transformers has them: forward(tokens, top_k_index, top_k_weights), and tensors with an axis of experts."""
     own = dict(module.named_parameters())
     count = getattr(module, "num_experts", None)
     return (isinstance(count, int) and any(tensor.ndim == 3 for tensor in own.values()) and
@@ -261,6 +261,6 @@ def experts_of(model: nn.Module, ranks: int, tokens: Optional[int], lanes: int,
         raise invalid(f"expert_tokens is given, and {type(model).__name__} has no experts: modules with num_experts, "
                       "tensors [num_experts, ...] and forward(tokens, top_k_index, top_k_weights)")
     for module in found:
-        # Of each microbatch twice: activation checkpoints go through it again.
+        # Each microbatch counts twice: activation checkpoints go through it again.
         options.add_experts(module.experts, module.choices, tokens, 2 * (lanes or world_size))
     return found

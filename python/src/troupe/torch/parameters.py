@@ -38,7 +38,7 @@ class Parameter:
         self._views: dict[tuple[str, int], torch.Tensor] = {}
 
     def check(self) -> None:
-        """That the session can keep it."""
+        """Raises an Error if the session cannot keep it."""
         if self.tensor.layout != torch.strided:
             raise Error(Status.UNAVAILABLE, f"parameter {self.name} is {self.tensor.layout}; make it dense")
         if self.dtype not in PARAMETER_DTYPES:
@@ -46,7 +46,7 @@ class Parameter:
                         "float16: convert the model, for example with model.float()")
 
     def part_of(self, values: torch.Tensor) -> torch.Tensor:
-        """Of the model's tensor with these values."""
+        """This rank's part of the model's tensor with these values."""
         return values
 
     def whole(self, session: Session) -> torch.Tensor:

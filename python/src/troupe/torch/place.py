@@ -39,13 +39,13 @@ class Place:
         """From here on what PyTorch computes and what the session does come one after the other."""
 
     def leave(self) -> None:
-        """Before the session ends."""
+        """To be called before the session ends."""
 
     def synchronize(self) -> None:
-        """Until everything is computed."""
+        """Waits until everything is computed."""
 
     def seed(self, seed: int) -> None:
-        """Of PyTorch's generators, for dropout."""
+        """Seeds PyTorch's generators, for dropout."""
         torch.default_generator.manual_seed(seed)
 
     def passing_back(self) -> ContextManager[Any]:

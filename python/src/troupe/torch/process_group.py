@@ -34,7 +34,7 @@ REDUCTIONS = {
     _OPS.SUM: _c.SUM, _OPS.AVG: _c.AVERAGE, _OPS.MIN: _c.MIN, _OPS.MAX: _c.MAX, _OPS.PRODUCT: _c.PRODUCT,
     _OPS.BAND: _c.BIT_AND, _OPS.BOR: _c.BIT_OR, _OPS.BXOR: _c.BIT_XOR,
 }
-# Of booleans, which stay 0 or 1: a sum is true if one of them is, a product if all are.
+# Booleans stay 0 or 1: a sum is true if one of them is, a product if all are.
 OF_BOOLEANS = {_c.SUM: _c.MAX, _c.PRODUCT: _c.MIN}
 _UNSET: Any = timedelta(milliseconds=-1)  # the timeout of options that have none
 

@@ -31,7 +31,7 @@ _OF_GROUPS = {"optimizer": "optimizer", "eps": "epsilon", "weight_decay": "weigh
 
 
 def _optimizer_options(chosen: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """As the session names them."""
+    """The options by the session's names."""
     for name, value in chosen.items():
         if name == "betas":
             yield from zip(("beta1", "beta2"), (float(beta) for beta in value))
@@ -42,7 +42,7 @@ def _optimizer_options(chosen: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _is_loss(error: Optional[BaseException]) -> bool:
-    """Of another rank, as far as this one knows."""
+    """Whether it tells of the loss of another rank, as far as this one knows."""
     return isinstance(error, Error) and error.status in (Status.PEER_LOST, Status.STALE_EPOCH, Status.TIMEOUT)
 
 
@@ -161,7 +161,7 @@ class Trainer:
 
     def _join(self, options: Options, lanes: int) -> None:
         if self._stays and os.environ.get("RANK") == "spare":
-            # It learns its rank when another is lost. Of buffers it is said before whose they are.
+            # It learns its rank when another is lost, and buffers must belong to a rank before.
             if self._buffers:
                 raise Error(Status.UNAVAILABLE, f"the model has persistent buffers, such as {self._buffers[0].name}, so "
                             "that no spare can take a rank; start without --spares")
@@ -394,7 +394,7 @@ class Trainer:
 
     def save(self, common: Optional[Mapping[str, Any]] = None, *, local: bool = False) -> int:
         """Saves the state after the last step in the background, by all ranks alike; `common`, whose numbers are whole,
-        comes back from restore(). Of buffers rank 0's are kept. A local save goes to each rank's own directory
+        comes back from restore(). Rank 0's buffers are kept. A local save goes to each rank's own directory
         (local_checkpoints="...{rank}"), with copies at replication_factor - 1 other ranks; restore() takes it where it
         is the newest and every part is still there. Returns the number that its SaveResult will have."""
         self._expect_between_steps("save()")

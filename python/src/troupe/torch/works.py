@@ -26,14 +26,14 @@ def translated(error: Error) -> Error:
 
 
 def milliseconds_of(timeout: Any, otherwise: int) -> int:
-    """Of a timedelta or milliseconds; those that are unset or not positive mean something else."""
+    """The milliseconds of a timedelta or a number; `otherwise` where it is unset or not positive."""
     if isinstance(timeout, timedelta):
         timeout = int(timeout.total_seconds() * 1000)
     return timeout if timeout and timeout > 0 else otherwise
 
 
 def _result_of(future: Any) -> Any:
-    """Of what a future was given: its value, or its error raised. An error that is raised here arrives in C++, where
+    """The value that a future was given, or its error, raised. An error that is raised here arrives in C++, where
     Reducer and others look for it; `Future.set_exception()` does not tell them."""
     value = future.value()
     if isinstance(value, Error):
@@ -110,7 +110,7 @@ class Pending(Completed):
             self._promise.set_result(error or self.tensors)
 
     def finish_quietly(self) -> None:
-        """For its future, which has its error."""
+        """Waits for the sake of its future, which gets its error."""
         try:
             self.finish(FOR_EVER_MS)
         except Error:

@@ -67,7 +67,7 @@ class Company {
     trainers_.resize(static_cast<std::size_t>(world_));
   }
 
-  /// Until nothing is left to happen.
+  /// Waits until nothing is left to happen.
   void run() {
     for (int events = 0; events < 20'000; ++events) {
       if (!timers_.empty() && draw_.happens(impatience_)) {

@@ -140,7 +140,7 @@ TEST(AverageInCollective, DividesByAllLanesOfARankWithSeveral) {
   each_reduced<float>(planes, 0, [&](std::size_t, float found) { ASSERT_EQ(found, 3.0F); });
 }
 
-/// As Megatron-Core's param_name_patterns_for_fp32_local_accumulation.
+/// Megatron-Core's param_name_patterns_for_fp32_local_accumulation.
 // Covers buffer-9, buffer-11, buffer-13.
 TEST(F32Gradients, AreSummedInF32AndRoundedWhenSent) {
   for (const auto strategy : {core::Strategy::ddp, core::Strategy::zero1, core::Strategy::zero2}) {

@@ -285,7 +285,7 @@ TEST(Arena, TakesWhatItsFormulaSays) {
   }
 }
 
-/// As many gradient slots as lanes of the rank are on the stack at once: log2 of them and one, at most.
+/// A gradient slot for each lane of the rank that is on the stack at once: log2 of them and one, at most.
 TEST(Arena, KeepsGradientSlotsForTheDeepestLane) {
   for (auto [lanes, ranks, slots] :
        {std::array{1, 1, 1}, {4, 4, 1}, {8, 4, 2}, {3, 1, 2}, {4, 1, 3}, {8, 1, 4}}) {

@@ -198,7 +198,7 @@ TEST(GroupsOfTheCInterface, BroadcastSendAndReceive) {
     self.wait(group);
     EXPECT_EQ(shared, values<float>(members - 1, 5));
     if (members == 1) return;
-    // Numbers are of the group: a later one stands for those before it.
+    // Numbers count within a group: a later one stands for those before it.
     const auto own = values<double>(index, 6);
     std::vector<double> taken(6);
     if (index == 0) {

@@ -71,7 +71,7 @@ inline std::vector<std::byte> frame_of(FrameKind kind, std::span<const std::byte
   return frame;
 }
 
-/// As rank 0, the acceptor of a Pair, writes its frames after the handshake.
+/// A frame as rank 0, the acceptor of a Pair, writes it after the handshake.
 inline std::vector<std::byte> tagged(FrameKind kind, std::span<const std::byte> body, std::uint64_t number) {
   std::vector<std::byte> transcript;
   ByteWriter(transcript)

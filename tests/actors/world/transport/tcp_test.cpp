@@ -204,7 +204,7 @@ TEST(TcpNetwork, WaitsForAHubThatStartsLater) {
   EXPECT_TRUE(reached.get());
 }
 
-/// As the listener of an epoch does that ends while a rank of the next one comes.
+/// The listener of an epoch does this if it ends while a rank of the next one comes.
 TEST(TcpNetwork, ComesAgainWhenAListenerClosesWithoutAnAnswer) {
   TcpJob job(2);
   asio::io_context io;

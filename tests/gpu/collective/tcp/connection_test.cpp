@@ -52,7 +52,7 @@ class ConnectionPair : public ::testing::Test {
     one->expect();
     if (arrival) one->settle(*arrival, passage);
   }
-  /// Until nothing moves any more.
+  /// Waits until nothing moves any more.
   void move() {
     for (bool moved = true; moved;) {
       moved = zero->write().value();

@@ -234,7 +234,7 @@ TEST(TcpSetUp, WithAnotherKeyIsRefusedDespiteTheSameRendezvous) {
   MemoryRendezvous rendezvous;
   std::array<std::string, 2> sums;
   at_once(2, [&](std::size_t i) {
-    // As a stranger would come who reads everything that members publish.
+    // A stranger who reads everything that members publish would come like this.
     sums[i] = sum_over(rendezvous, static_cast<int>(i), 2, token_of(static_cast<int>(i)), 1s);
   });
 
@@ -400,7 +400,7 @@ TEST(TcpSetUp, AtItsDeadlineNamesAndCountsWhoIsMissing) {
   // It knows what the missing member would say, but for the proof.
   Visits visits({.says = kWords, .stays = false});
   WatchedRendezvous watched([&](const std::string&, const std::string&) { visits(); });
-  // As a member leaves it that does not come.
+  // A member that does not come leaves this behind.
   ASSERT_TRUE(watched.set("strangers/1/dp/tcp/1", std::string(32, '0') + " 127.0.0.1 1 none"));
   const auto backend = TcpBackend::open(watched, {}).value();
   auto options = options_of(0, 2);
