@@ -51,7 +51,6 @@ std::string loss_text(const std::optional<double>& loss) {
 RunSummary summarize(const RunRecord& record) {
   const std::vector<StepRecord>& steps = record.steps;
   RunSummary summary;
-  summary.steps = static_cast<std::int64_t>(steps.size());
   for (const StepRecord& step : steps) {
     if (!step.committed) ++summary.refused_steps;
     if (step.committed && step.target_tokens)
@@ -64,6 +63,7 @@ RunSummary summarize(const RunRecord& record) {
   }
   for (const RunEvent& event : record.events) summary.restarts += event.kind == "restart" ? 1 : 0;
   if (steps.empty()) return summary;
+  summary.steps = steps.back().step + 1;  // a process that was killed may not have recorded its last ones
   summary.loss = steps.back().loss;
   summary.seconds = steps.back().seconds_since_start;
   summary.tokens_per_second = quantile(column(steps, &StepRecord::tokens_per_second), 0.5);

@@ -62,6 +62,18 @@ TEST(Report, HoldsWhatWasSentAlongEachAxis) {
   EXPECT_EQ(data["traffic"]["axes"][0], nlohmann::json({{"axis", "data"}, {"launches", 3}, {"bytes", 4096}}));
 }
 
+/// A name that may not wrap runs into the next column: pages are read at 390 pixels, too.
+TEST(Report, WrapsLongNamesOfSettings) {
+  const std::string page = render_html(record_of(1));
+
+  for (const char* part : {"dt", "dd"}) {
+    std::smatch rule;
+    ASSERT_TRUE(std::regex_search(page, rule, std::regex("\n" + std::string(part) + " \\{[^}]*\\}")));
+    EXPECT_EQ(rule.str().find("nowrap"), std::string::npos) << rule.str();
+  }
+  EXPECT_THAT(page, ::testing::HasSubstr("@media (max-width: 600px)"));
+}
+
 TEST(Report, NeedsNothingFromOutside) {
   const std::string page = render_html(record_of(3));
 

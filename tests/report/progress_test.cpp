@@ -135,6 +135,16 @@ TEST(Summary, PassesOverEvaluationsThatAreNotANumber) {
   EXPECT_TRUE(std::isnan(*summary.evaluation_loss)) << "the last one";
 }
 
+/// A process that was killed after a step may not have recorded it; the one in its place goes on with the
+/// next.
+TEST(Summary, CountsStepsThatNobodyRecorded) {
+  RunRecord record{.description = testing::description(), .steps = {}, .events = {}, .samples = {}};
+  for (const int step : {0, 1, 2, 4, 5}) record.steps.push_back(step_at(step));
+
+  EXPECT_EQ(summarize(record).steps, 6);
+  EXPECT_EQ(summarize(RunRecord{}).steps, 0);
+}
+
 TEST(Summary, JudgesTheStepsAfterTheFirst) {
   RunRecord record{.description = testing::description(), .steps = {}, .events = {}, .samples = {}};
   for (int step = 0; step < 101; ++step) record.steps.push_back(step_at(step));

@@ -1,11 +1,13 @@
-"""Runs the commands that README.md shows, as a newcomer would type them.
+"""Runs the commands that README.md shows, as a newcomer would type them, and the job of scripts/demo.
 
 Usage: documented_commands_test.py BIN_DIRECTORY
 `scripts/demo` and `scripts/test` are not run from here: the second runs this test, and both run in a fresh root in
 scripts/prove_fresh. Commands that train or measure for long are shortened by further options.
 """
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -31,6 +33,23 @@ def documented_commands():
     return [line for line in lines if line.startswith(PREFIX)]
 
 
+def demo_shows_experts(binaries, text, output):
+    """The demo's job, with a smaller model and for three steps: whether its experts are distributed."""
+    with open(os.path.join(ROOT, "scripts/demo"), encoding="utf-8") as script:
+        training = re.search(r"^training=\(\n(.*?)^\)", script.read(), re.S | re.M)[1]
+    options = shlex.split(training.replace("$output/text.txt", text).replace("$output", output)
+                          .replace("$checkpoints", output + "/checkpoints"), comments=True)
+    command = [binaries + "/troupe", "launch", "--standalone", "--nproc-per-node", "4", "--",
+               binaries + "/troupe-gpt", *options, "--preset", "tiny", "--steps", "3", "--evaluation-batches", "1",
+               "--sample-bytes", "0"]
+    subprocess.run(command, check=True, timeout=100, stdout=subprocess.DEVNULL)
+    with open(os.path.join(output, "run.jsonl"), encoding="utf-8") as lines:
+        record = [json.loads(line) for line in lines]
+    sent = {axis["axis"]: axis["bytes"] for line in record for axis in line.get("axes", [])}
+    loads = [line for line in record if line.get("layers")]
+    return sent.get("experts", 0) > 0 and bool(loads) and os.path.exists(os.path.join(output, "report.html"))
+
+
 def main(binaries):
     commands = documented_commands()
     if len(commands) < 6:
@@ -52,7 +71,9 @@ def main(binaries):
             if done.returncode != expected:
                 print(done.stdout.decode(errors="replace"))
                 failed += 1
-    return 1 if failed else 0
+        has_experts = demo_shows_experts(binaries, text, scratch + "/demo")
+        print("ok    " if has_experts else "FAILED", "scripts/demo distributes experts")
+    return 1 if failed or not has_experts else 0
 
 
 if __name__ == "__main__":

@@ -172,10 +172,9 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
   if (const auto& experts = trainer.model.experts; experts.count > 0) {
     run.configuration.emplace_back("experts",
                                    fmt::format("{} of {} per token", experts.choices, experts.count));
-    run.configuration.emplace_back("ranks that experts are distributed over",
-                                   std::to_string(training.expert_parallel));
+    run.configuration.emplace_back("ranks that share experts", std::to_string(training.expert_parallel));
     if (training.expert_parts() > 1 || training.expert_columns() > 1)
-      run.configuration.emplace_back("ranks that each expert is cut over",
+      run.configuration.emplace_back("ranks that share each expert",
                                      std::to_string(training.expert_tensor_parallel));
   }
   run.configuration.emplace_back("loss scale", options.loss_scale);
