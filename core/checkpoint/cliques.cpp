@@ -110,6 +110,13 @@ Result<std::vector<Clique>> make_cliques(WorldSize world, int jump, int factor) 
   return cliques;
 }
 
+std::vector<Clique> spread_cliques(WorldSize world, int factor) {
+  std::vector<Clique> cliques(static_cast<std::size_t>(std::max(world.value / factor, 1)));
+  for (std::int32_t rank = 0; rank < world.value; ++rank)
+    cliques[static_cast<std::size_t>(rank) % cliques.size()].push_back({rank});
+  return cliques;
+}
+
 Result<std::vector<Clique>> sorted_cliques(WorldSize world, std::vector<Clique> cliques) {
   std::set<Rank> seen;
   for (auto& clique : cliques) {

@@ -17,6 +17,10 @@ namespace troupe::core {
 /// on another node. Errc::invalid_argument unless both are positive and jump x factor divides the world.
 Result<std::vector<Clique>> make_cliques(WorldSize world, int jump, int factor);
 
+/// Cliques of `factor` ranks or more for any number of ranks, as far apart as they can be: rank r is in the
+/// r mod n-th of n cliques. A smaller world is one clique. `factor` is positive.
+std::vector<Clique> spread_cliques(WorldSize world, int factor);
+
 /// The same cliques with their members in ascending order, provided that they partition the world.
 /// Errc::invalid_argument names a rank that is in none, in two, or not in the world.
 Result<std::vector<Clique>> sorted_cliques(WorldSize world, std::vector<Clique> cliques);

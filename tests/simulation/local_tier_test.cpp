@@ -276,6 +276,30 @@ TEST_F(LocalTierJobs, GoOnWithMoreRanks) {
   }
 }
 
+TEST_F(LocalTierJobs, LoseOneNodeAfterAnother) {
+  for (const auto strategy : {core::Strategy::zero1, core::Strategy::zero3}) {
+    nodes_.clear();
+    for (int node = 0; node < 6; ++node)
+      nodes_.push_back(std::make_unique<SimulatedStorage>(SimulatedStorageOptions{}));
+    auto options = local_job(strategy, kSteps);
+    for (int world = 6; world > 1; --world) {
+      options.session.local.cliques = core::spread_cliques({world}, 2);
+      const auto steps = 7 - world;
+      options.steps = steps;
+
+      const auto outcome = run(options, world);
+
+      for (const auto& rank : outcome.ranks)
+        EXPECT_EQ(rank.outcomes.size(), 1u) << "goes on from the last step";
+      nodes_.erase(nodes_.begin() + steps % world);
+    }
+    options.session.local.cliques.clear();
+    options.steps = kSteps;
+
+    expect_goes_on(run(options, 1), 5);
+  }
+}
+
 TEST_F(LocalTierJobs, TakeAPeersCopyForOtherRanks) {
   auto options = local_job(core::Strategy::zero1, kSteps);
   options.session.local.cliques = pairs();

@@ -285,7 +285,7 @@ RunOptions for_epoch(RunOptions options, const Corpus& corpus, actors::RankWorld
                                                 training.optimizer_instances, options.keeps_instances);
   auto& local = session.local;
   if (local.cliques.empty() && !core::make_cliques(ranks, local.jump, local.factor))
-    local.jump = local.factor = 1;
+    local.cliques = core::spread_cliques(ranks, local.factor);
   return options;
 }
 

@@ -68,6 +68,27 @@ TEST(Cliques, AreRefusedWhenTheyDoNotDivideTheWorld) {
   }
 }
 
+TEST(Cliques, AreSpreadOverAnyNumberOfRanks) {
+  EXPECT_THAT(spread_cliques(WorldSize{5}, 2), ElementsAre(ranks({0, 2, 4}), ranks({1, 3})));
+  EXPECT_THAT(spread_cliques(WorldSize{3}, 2), ElementsAre(ranks({0, 1, 2})));
+  EXPECT_THAT(spread_cliques(WorldSize{2}, 3), ElementsAre(ranks({0, 1})));
+  EXPECT_THAT(spread_cliques(WorldSize{2}, 1), ElementsAre(ranks({0}), ranks({1})));
+  EXPECT_EQ(spread_cliques(WorldSize{4}, 2), make_cliques(WorldSize{4}, 2, 2));
+}
+
+RC_GTEST_PROP(Cliques, ThatAreSpreadHaveTheFactorAndCoverAll, ()) {
+  const WorldSize world{*rc::gen::inRange(1, 200)};
+  const int factor = *rc::gen::inRange(1, 20);
+
+  const auto cliques = spread_cliques(world, factor);
+
+  RC_ASSERT(sorted_cliques(world, cliques) == cliques);
+  for (const auto& clique : cliques) {
+    RC_ASSERT(clique.size() >= static_cast<std::size_t>(std::min(factor, world.value)));
+    RC_ASSERT(clique.size() < 2 * static_cast<std::size_t>(factor));
+  }
+}
+
 TEST(Cliques, ThatAreGivenMayBeOfAnySize) {
   const auto cliques =
       sorted_cliques(WorldSize{8}, {ranks({2, 6, 7}), ranks({3, 1}), ranks({5}), ranks({0, 4})});
