@@ -222,15 +222,16 @@ class NodeAgentMachine {
   /// A signal to the launcher: it ends the job, or goes to the ranks.
   NodeEffects signalled(int signal);
   NodeEffects deadline(std::chrono::nanoseconds now);
-  /// These ranks have lost another one and wait for the next epoch. If that is so for the cause window, and
-  /// a single one is left that does not wait, it is that one: it was stopped, or hangs, and is killed.
+  /// These ranks have lost another one and wait for the next epoch. If a single one is left that does not wait,
+  /// it is that one: it is killed at once where it was seen stopped, and after the cause window if it hangs.
   NodeEffects waited_for(const std::vector<bool>& waiting, std::chrono::nanoseconds now);
   /// The spares in these slots stand by. Where some are missing that were started together, the others do not
   /// wait for them for long.
   NodeEffects stand_by(const std::vector<int>& slots, std::chrono::nanoseconds now);
   /// By rank: whether its process was a spare and has not noticed yet that it has a rank.
   NodeEffects unnoticed_by(const std::vector<bool>& spares, std::chrono::nanoseconds now);
-  /// The rank's process was stopped by a signal when a peer had lost one. Call it before that peer's exit.
+  /// The rank's process was stopped by a signal when a peer had lost one. Call it before that peer's exit, or
+  /// before it is told that peers wait.
   void seen_stopped(int rank);
   /// The last step that the job reported as committed. Call it before the exit that ends the generation.
   void committed(std::int64_t step);

@@ -53,7 +53,9 @@ void NodeAgentShell::look_for_waiting() {
     }
     if (machine_.has_newcomers() && gang_.standing_of(machine_.slots()).all_stay) perform(machine_.take_in());
     look_at_spares();
-    perform(machine_.waited_for(gang_.waiting_of(machine_.slots()), clock_.now()));
+    const auto waiting = gang_.waiting_of(machine_.slots());
+    if (std::find(waiting.begin(), waiting.end(), true) != waiting.end()) note_stopped();
+    perform(machine_.waited_for(waiting, clock_.now()));
     look_for_waiting();
   });
 }

@@ -137,10 +137,11 @@ NodeEffects NodeAgentMachine::waited_for(const std::vector<bool>& waiting, std::
   } else if (have_parted) {
     parted_since_ = parted_since_.value_or(now);
     if (now - *parted_since_ >= config_.cause_window) form_again(now, effects);
-  } else if (is_lost && !silent_since_) {
-    silent_since_ = now;
-  } else if (is_lost && !silent_rank_ &&
-             now - *silent_since_ >= (has_asked_ ? config_.wait_window : config_.cause_window)) {
+  } else if (is_lost && !silent_rank_) {
+    silent_since_ = silent_since_.value_or(now);
+    const bool is_stopped = !has_asked_ && seen_stopped_.contains(others.front());
+    const auto window = has_asked_ ? config_.wait_window : config_.cause_window;
+    if (!is_stopped && now - *silent_since_ < window) return effects;
     silent_rank_ = others.front();
     effects.push_back(
         SignalRank{*silent_rank_, SIGKILL, true, false, slots_[static_cast<std::size_t>(*silent_rank_)]});

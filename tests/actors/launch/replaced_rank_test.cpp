@@ -130,6 +130,19 @@ TEST(ReplacedRank, WasKilledIfOnlyOthersAwaitTheNextEpoch) {
   EXPECT_TRUE(found<ReplaceRanks>(replaced)->losses[0].ending.is_silent);
 }
 
+TEST(ReplacedRank, IsKilledAtOnceWhereItWasSeenStopped) {
+  auto machine = started_with(kept());
+  machine.seen_stopped(1);
+  EXPECT_TRUE(machine.waited_for({true, false, false}, std::chrono::seconds(1)).empty())
+      << "another may follow";
+
+  const auto effects = machine.waited_for({true, false, true}, std::chrono::seconds(1));
+
+  ASSERT_NE(found<SignalRank>(effects), nullptr);
+  EXPECT_EQ(found<SignalRank>(effects)->rank, 1);
+  EXPECT_EQ(found<SignalRank>(effects)->signal, SIGKILL);
+}
+
 /// How often rank 1 is replaced that ends like this again and again, in a job that takes no steps.
 int replaced_while_it_lasts(NodeAgentMachine& machine, ExitStatus status) {
   machine.committed(7);
