@@ -50,6 +50,7 @@ Result<void> begin(actors::Session& session, const Job& job) {
 Result<void> train(actors::ProcessWorld& world, const Job& job) {
   actors::SessionOptions options;
   options.training.lanes = 4;
+  options.training.strategy = core::Strategy::ddp;
   std::vector<core::ParameterSpec> parameters{{"small", {1024}}};
   for (std::int64_t done = 0; done < job.mib; done += kPieceMib) {
     core::ParameterSpec frozen{fmt::format("frozen{}", done),
