@@ -222,8 +222,9 @@ class NodeAgentMachine {
   /// A signal to the launcher: it ends the job, or goes to the ranks.
   NodeEffects signalled(int signal);
   NodeEffects deadline(std::chrono::nanoseconds now);
-  /// These ranks have lost another one and wait for the next epoch. If a single one is left that does not wait,
-  /// it is that one: it is killed at once where it was seen stopped, and after the cause window if it hangs.
+  /// These ranks have lost another one and wait for the next epoch. If a single one is left that does not
+  /// wait, it is that one: it is killed at once where it was seen stopped, and after the cause window if it
+  /// hangs.
   NodeEffects waited_for(const std::vector<bool>& waiting, std::chrono::nanoseconds now);
   /// The spares in these slots stand by. Where some are missing that were started together, the others do not
   /// wait for them for long.
