@@ -134,6 +134,8 @@ class Example(unittest.TestCase):
     def test_with_experts_has_the_same_losses_where_two_ranks_share_them(self):
         mixture = str(Path(EXAMPLE).with_name("torch_mixture.py"))
         code, alone = run(mixture, "--steps", "50")
+        if "no attribute Qwen3MoeForCausalLM" in alone:
+            self.skipTest("this transformers has no Qwen3-MoE")
         self.assertEqual(code, 0, alone)
         code, shared = run("-m", "troupe.launch", "--standalone", "--nproc-per-node", "2", mixture, "--steps", "50",
                            "--expert-parallel", "2", "--strategy", "zero3")

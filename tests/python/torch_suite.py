@@ -43,6 +43,10 @@ if __name__ == "__main__":
     os.environ.update(BACKEND=options.backend, WORLD_SIZE=str(options.ranks))
 
 import torch.distributed as dist  # noqa: E402
+
+if not hasattr(dist.Backend, "_ensure_backend_registered"):
+    sys.exit("torch_suite: this PyTorch has no back-ends in Python; 2.14 has them")
+
 from torch.testing._internal import common_distributed  # noqa: E402
 from torch.testing._internal.common_distributed import DistTestCases, MultiProcContinuousTest  # noqa: E402
 
