@@ -9,6 +9,7 @@
 
 #include "actors/planes/checkpoint/reader.hpp"
 #include "core/errors.hpp"
+#include "gpu/host/memory.hpp"
 
 namespace troupe::actors {
 
@@ -33,6 +34,12 @@ LoadExchange::Wanted take_shared(LoadExchange::Wanted& all, const core::SharedTa
   }
   all = std::move(rest);
   return found;
+}
+
+std::vector<gpu::BufferView> views_of(const std::vector<std::span<std::byte>>& pieces) {
+  std::vector<gpu::BufferView> views;
+  for (const auto piece : pieces) views.push_back({piece.data(), piece.size()});
+  return views;
 }
 
 std::size_t sum(const std::vector<std::size_t>& counts) {
@@ -111,6 +118,10 @@ Result<void> JointLoad::make_rounds() {
 
 Result<void> JointLoad::share(const core::Survival& survival, LoadExchange::Wanted wanted,
                               const HeldBoxes& held, UploadPool* uploads) {
+  // To touch new memory for the first time costs as much as to copy what goes there: a thread is ahead of
+  // that.
+  const auto pages = uploads == nullptr ? views_of(wanted.memory) : std::vector<gpu::BufferView>{};
+  const auto provider = gpu::provide_pages_ahead(pages);
   exchange_ =
       TRY(LoadExchange::create(survival.manifest, survival.plan, in_.world.rank(), in_.world.world_size(),
                                std::move(wanted), in_.options.exchange_bytes));

@@ -3,10 +3,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <stop_token>
+#include <utility>
 
 #include "core/errors.hpp"
 
@@ -15,6 +18,9 @@ namespace {
 
 // From this size on memory is mapped: the kernel then zeroes pages on first access.
 constexpr std::size_t kMappedBytes = std::size_t{1} << 20;
+
+/// By a thread of its own, which can end after each.
+constexpr std::size_t kProvidedAtOnce = std::size_t{16} << 20;
 
 std::byte* allocate_small(std::size_t bytes) {
   const std::size_t rounded = (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
@@ -58,6 +64,19 @@ void provide_pages(BufferView memory) {
 #else
   (void)memory;
 #endif
+}
+
+std::jthread provide_pages_ahead(std::vector<BufferView> memory) {
+  std::size_t bytes = 0;
+  for (const auto view : memory) bytes += view.bytes;
+  if (bytes < kProvidedAtOnce) return {};
+  return std::jthread([memory = std::move(memory)](const std::stop_token& stop) {
+    // In parts, so that it ends soon after it is of no use any more.
+    for (const auto view : memory) {
+      for (std::size_t at = 0; at < view.bytes && !stop.stop_requested(); at += kProvidedAtOnce)
+        provide_pages(view.subview(at, std::min(kProvidedAtOnce, view.bytes - at)));
+    }
+  });
 }
 
 }  // namespace troupe::gpu

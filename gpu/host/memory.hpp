@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <thread>
+#include <vector>
 
 #include "core/result.hpp"
 #include "gpu/buffer.hpp"
@@ -18,5 +20,8 @@ core::Result<Buffer> allocate_host_memory(std::size_t bytes);
 /// Has the operating system provide the pages of such memory now and not on first access. Values stay as they
 /// are, also those that other threads write meanwhile. Where the system cannot do that, nothing happens.
 void provide_pages(BufferView memory);
+/// The same in a thread of its own, one view after another, which ends early if it is asked to. Less than 16
+/// MiB are not worth a thread.
+std::jthread provide_pages_ahead(std::vector<BufferView> memory);
 
 }  // namespace troupe::gpu

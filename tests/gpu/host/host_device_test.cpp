@@ -57,6 +57,22 @@ TEST_F(HostDevice, ProvidesPagesAndKeepsWhatIsThere) {
   for (std::size_t i = 0; i < bytes.size(); ++i) ASSERT_EQ(bytes[i], i % 1000 == 0 ? 7 : 0) << i;
 }
 
+TEST_F(HostDevice, ProvidesPagesAheadInAThread) {
+  const auto pages = device_->allocate(std::size_t{40} << 20).value();
+  const auto is_there = [&](std::size_t at) {
+    unsigned char page = 0;
+    EXPECT_EQ(mincore(pages.view().data + at, 1, &page), 0);
+    return (page & 1) != 0;
+  };
+  const std::size_t last = pages.view().bytes - 4096;
+  ASSERT_FALSE(is_there(last));
+
+  EXPECT_FALSE(provide_pages_ahead({}).joinable()) << "there is nothing to do";
+  provide_pages_ahead({{}, pages.view()}).join();
+
+  EXPECT_TRUE(is_there(0) && is_there(std::size_t{17} << 20) && is_there(last));
+}
+
 TEST_F(HostDevice, DestroyingAStreamWaitsForWhatIsEnqueued) {
   std::promise<void> gate;
   int finished = 0;
