@@ -25,4 +25,11 @@ CLI::Option* add_value(CLI::App& app, const std::string& name, const core::Optio
   return option->check(check, value.choices);
 }
 
+CLI::Option* add_common(CLI::App& app, const std::vector<core::CommonOption>& all, std::string_view name) {
+  const auto& [known, help, value] = core::option_named(all, name);
+  auto* option = add_value(app, fmt::format("--{}", known), value, std::string(help));
+  return value.has_default && value.kind == core::OptionValue::Kind::value ? option->capture_default_str()
+                                                                           : option;
+}
+
 }  // namespace troupe::apps

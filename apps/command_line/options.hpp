@@ -14,6 +14,7 @@
 #include "core/errors.hpp"
 #include "core/number.hpp"
 #include "core/options/option_value.hpp"
+#include "core/options/training_table.hpp"
 
 namespace troupe::apps {
 
@@ -28,6 +29,9 @@ inline constexpr std::int64_t kMostSteps = 1'000'000'000;
 /// refers to must outlive the app.
 CLI::Option* add_value(CLI::App& app, const std::string& name, const core::OptionValue& value,
                        const std::string& help);
+
+/// The option of that name among those that several programs have, with its default in --help.
+CLI::Option* add_common(CLI::App& app, const std::vector<core::CommonOption>& all, std::string_view name);
 
 /// A number within bounds. CLI11's own numbers accept "-1" as the largest unsigned number, "010" as 8 and
 /// "nan" as a number.
@@ -76,21 +80,6 @@ inline CLI::Option* add_choices(CLI::App& app, const std::string& name, std::vec
     return checked ? std::string() : checked.error().message;
   };
   return app.add_option(name, target, help)->delimiter(',')->check(check, "");
-}
-
-/// The form that gpu::open_device() takes.
-inline core::Result<void> check_device(std::string_view value) {
-  const bool named = value == "host" || value == "cuda";
-  const bool numbered = value.starts_with("cuda:") && core::parse_number<int>(value.substr(5), {0, 1023});
-  if (named || numbered) return {};
-  return core::fail(core::Errc::invalid_argument, "expected host, cuda or cuda:<index>, found {}",
-                    core::quoted_excerpt(value));
-}
-
-/// An option that names a device.
-inline CLI::Option* add_device(CLI::App& app, const std::string& name, std::string& target,
-                               const std::string& help) {
-  return add_value(app, name, core::text(target, check_device), help);
 }
 
 }  // namespace troupe::apps

@@ -49,7 +49,7 @@ OptionValue number(Number& target, std::type_identity_t<Bounds<Number>> bounds) 
           .type = form_of(bounds)};
 }
 
-/// One that stays empty unless it is given.
+/// One that stays as it is, often empty, unless it is given.
 template <class Number>
 OptionValue number(std::optional<Number>& target, std::type_identity_t<Bounds<Number>> bounds) {
   return {.set = [&target, bounds](std::string_view text) -> Result<void> {
@@ -58,7 +58,7 @@ OptionValue number(std::optional<Number>& target, std::type_identity_t<Bounds<Nu
           },
           .shown = [&target] { return target ? fmt::format("{}", *target) : std::string("default"); },
           .type = form_of(bounds),
-          .has_default = false};
+          .has_default = target.has_value()};
 }
 
 /// Given alone, or with true, it makes the target `on`; with false, a bool is the opposite.

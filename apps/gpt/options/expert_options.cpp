@@ -42,26 +42,25 @@ Result<void> apply_expert_options(const ExpertOptions& options, bool is_begun, M
   return {};
 }
 
-Result<int> expert_parallel_of(const ExpertOptions& options, const ModelConfig& config, bool is_local) {
+Result<void> check_expert_ranks(const core::TrainingOptions& training, const ModelConfig& config,
+                                bool is_local) {
   if (is_local && config.experts.bias_rate > 0)
     return fail(
         Errc::invalid_argument,
         "--bias-rate {} counts the tokens of all ranks, and --local has none; leave one of the two out",
         config.experts.bias_rate);
-  if (options.parallel == 1 && options.tensor_parallel <= 1) return 1;
+  const int parallel = training.expert_parallel, cut = training.expert_tensor_parallel;
+  if (parallel == 1 && cut <= 1) return {};
+  const auto given = parallel == 1 ? fmt::format("--expert-tensor-parallel {}", cut)
+                                   : fmt::format("--expert-parallel {}", parallel);
   if (config.experts.count == 0)
     return fail(Errc::invalid_argument,
-                "{} {} distributes experts, and the model has none; add --experts, or leave it out",
-                options.parallel == 1 ? "--expert-tensor-parallel" : "--expert-parallel",
-                options.parallel == 1 ? options.tensor_parallel : options.parallel);
-  TRY(core::ExpertOwners::create(config.experts.count, static_cast<std::size_t>(options.parallel)));
+                "{} distributes experts, and the model has none; add --experts, or leave it out", given);
+  TRY(core::ExpertOwners::create(config.experts.count, static_cast<std::size_t>(parallel)));
   if (is_local)
     return fail(Errc::invalid_argument,
-                "{} {} is for several ranks, and --local for one; leave "
-                "one of the two out",
-                options.parallel == 1 ? "--expert-tensor-parallel" : "--expert-parallel",
-                options.parallel == 1 ? options.tensor_parallel : options.parallel);
-  return options.parallel;
+                "{} is for several ranks, and --local for one; leave one of the two out", given);
+  return {};
 }
 
 }  // namespace troupe::apps::gpt

@@ -5,6 +5,7 @@
 
 #include "apps/command_line/app.hpp"
 #include "apps/gpt/model/config.hpp"
+#include "core/options/options.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps::gpt {
@@ -18,8 +19,6 @@ struct ExpertOptions {
   double bias_rate = 0;           ///< above 0: balance without a loss
   double z_loss = 0;
   std::optional<double> capacity_factor;
-  int parallel = 1;         ///< ranks among which they are distributed
-  int tensor_parallel = 0;  ///< ranks that each is cut over; 0: as its layer
 };
 
 /// The coefficient that Mixtral and Switch Transformers were trained with.
@@ -29,8 +28,8 @@ inline constexpr double kDefaultBalance = 0.01;
 /// what such a model says itself, and for losses of routers that a model does not have.
 core::Result<void> apply_expert_options(const ExpertOptions& options, bool is_begun, ModelConfig& config);
 
-/// How many ranks share the model's experts. Errc::invalid_argument for a number that does not divide them,
-/// or a run that is not of ranks.
-core::Result<int> expert_parallel_of(const ExpertOptions& options, const ModelConfig& config, bool is_local);
+/// Errc::invalid_argument for numbers of ranks that cannot share the model's experts, or a run without ranks.
+core::Result<void> check_expert_ranks(const core::TrainingOptions& training, const ModelConfig& config,
+                                      bool is_local);
 
 }  // namespace troupe::apps::gpt

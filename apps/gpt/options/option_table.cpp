@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/session/option_table.hpp"
 #include "apps/command_line/options.hpp"
 #include "apps/gpt/options/pipeline_options.hpp"
 #include "core/errors.hpp"
@@ -30,6 +31,20 @@ const LocalUse kRanks{};
 LocalUse only(std::vector<std::string_view> values) {
   return {true, std::move(values)};
 }
+
+/// The options that the C interface and other programs have too.
+class Common {
+ public:
+  explicit Common(Options& o) : all_(actors::common_options(o.run.world, o.run.trainer.session)) {}
+
+  OptionRow operator()(std::string_view name, LocalUse local, std::optional<W> change = {}) const {
+    const auto& option = core::option_named(all_, name);
+    return {fmt::format("--{}", name), option.value, std::string(option.help), std::move(local), change};
+  }
+
+ private:
+  std::vector<core::CommonOption> all_;
+};
 
 /// Settings know only whether a path is given.
 OptionValue path(std::string& target) {
@@ -85,13 +100,11 @@ Rows what_is_trained(Options& o) {
        kLocal},
       {"--text", unset(text(run.text)),
        "Text file to train on (scripts/fetch_text writes one), or *.jsonl with a document per line: "
-       "{\"text\": "
-       "...}, {\"prompt\": ..., \"completion\": ...}, or token ids as {\"tokens\": [...]}",
+       "{\"text\": ...}, {\"prompt\": ..., \"completion\": ...}, or token ids as {\"tokens\": [...]}",
        kLocal},
       {"--evaluation-text,--eval-text", unset(text(run.evaluation_text)),
        "File to evaluate with, in any form of --text, all of which is then trained on; by default the last 5 "
-       "% "
-       "of --text",
+       "% of --text",
        kLocal},
       {"--preset", unset(word(o.preset, {"tiny", "demo", "350m", "760m", "1.5b"})),
        "Model: tiny, demo (the default), 350m, 760m or 1.5b", kLocal},
@@ -125,15 +138,14 @@ Rows what_is_trained(Options& o) {
   };
 }
 
-Rows how_it_is_trained(Options& o) {
+Rows how_it_is_trained(Options& o, const Common& common) {
   RunOptions& run = o.run;
   auto& training = run.trainer.session.training;
   return {
       {"--batch", number(run.trainer.microbatch.batch, {1, 65536}), "Sequences per microbatch", kLocal,
        W::curve},
       {"--lanes", number(training.lanes, {1, 65536}), "Logical data-parallel workers", kLocal, W::curve},
-      {"--microbatches", number(training.microbatches, {1, 4096}), "Microbatches per lane and step", kLocal,
-       W::curve},
+      common("microbatches", kLocal, W::curve),
       {"--steps", number(run.steps, {1, kMostSteps}), "Optimizer steps", kLocal, W::told},
       {"--warmup", number(run.trainer.schedule.warmup.value, {0, kMostSteps}),
        "Steps until the learning rate is at its peak", kLocal, W::curve},
@@ -144,16 +156,14 @@ Rows how_it_is_trained(Options& o) {
       {"--optimizer", word(o.optimizer, {"adamw", "lion", "muon"}),
        "adamw, lion, or muon (for the matrices of the blocks; adamw steps the rest)", only({"adamw"}),
        W::curve},
-      {"--weight-decay", number(training.optimizer.weight_decay, {0, 1000}), "Weight decay of matrices",
-       kLocal, W::curve},
-      {"--beta2", number(training.optimizer.beta2, {0, 0.999999}), "AdamW's second beta", kLocal, W::curve},
+      common("weight-decay", kLocal, W::curve),
+      common("beta2", kLocal, W::curve),
       {"--loss-scale", text(o.loss_scale, check_loss_scale),
        "Factor of the loss before backward: none, a number, or dynamic", only({"none"}), W::curve},
       {"--loss-average", word(o.loss_average, {"tokens", "lanes"}),
        "What a step's loss is the mean of: tokens (the target tokens of all lanes) or lanes (their means)",
        kLocal, W::curve},
-      {"--clip-norm", number(training.clip_norm, {0, 1e30}),
-       "Clip gradients to this global norm; 0: no clipping", kLocal, W::curve},
+      common("clip-norm", kLocal, W::curve),
       {"--seed", number(run.trainer.seed, kAnyNumber<std::uint64_t>), "Seed of weights, data and samples",
        kLocal, W::curve},
       {"--evaluate-every", number(run.evaluate_every, {0, kMostSteps}),
@@ -170,7 +180,7 @@ Rows how_it_is_trained(Options& o) {
   };
 }
 
-Rows mixtures(Options& o) {
+Rows mixtures(Options& o, const Common& common) {
   ExpertOptions& experts = o.experts;
   return {
       {"--experts", number(experts.count, {0, 4096}), "Experts that replace the MLP of each layer; 0: none",
@@ -187,19 +197,15 @@ Rows mixtures(Options& o) {
        "Weight of the loss that keeps the routers' logits small", kLocal},
       {"--capacity-factor", number(experts.capacity_factor, {1e-6, 1e6}),
        "Drop choices beyond this multiple of an expert's even share; by default none are dropped", kLocal},
-      {"--expert-parallel", number(experts.parallel, {1, 4096}),
-       "Ranks that the experts of each layer are distributed over", only({"1"}), W::told},
-      {"--expert-tensor-parallel", number(experts.tensor_parallel, {0, 4096}),
-       "Ranks that each expert is cut over, a multiple or a divisor of --tensor-parallel; 0: as that",
-       only({"0", "1"}), W::told},
+      common("expert-parallel", only({"1"}), W::told),
+      common("expert-tensor-parallel", only({"0", "1"}), W::told),
   };
 }
 
-Rows stages(Options& o) {
+Rows stages(Options& o, const Common& common) {
   TrainerOptions& trainer = o.run.trainer;
   return {
-      {"--pipeline-parallel", number(trainer.session.training.pipeline_parallel, {1, 65536}),
-       "Pipeline stages: ranks that share the layers of the model", only({"1"}), W::told},
+      common("pipeline-parallel", only({"1"}), W::told),
       {"--pipeline-schedule", schedule(trainer.pipeline.schedule),
        "gpipe, 1f1b, interleaved (several --pipeline-chunks per stage) or zero-bubble (the weights' half of "
        "backward fills gaps)",
@@ -209,40 +215,25 @@ Rows stages(Options& o) {
   };
 }
 
-Rows ranks(Options& o) {
+Rows ranks(Options& o, const Common& common) {
   TrainerOptions& trainer = o.run.trainer;
   auto& training = trainer.session.training;
   return {
-      {"--strategy",
-       named(training.strategy, core::strategy_from_name,
-             {"ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp"}),
-       "What is sharded: ddp nothing, zero1 the optimizer, zero2 gradients too, zero3 parameters too; hsdp "
-       "and hfsdp within each of --optimizer-instances",
-       kRanks, W::told},
-      {"--numerics", named(training.numerics, core::numerics_from_name, {"ordered", "fast"}),
-       "ordered (same bits for any number of ranks) or fast", kRanks, W::curve},
-      {"--wire-dtype", named(training.wire_dtype, core::dtype_from_name, {"f32", "bf16"}),
-       "Dtype in which gradients are sent; they are summed in f32", kRanks, W::curve},
-      {"--average-in-collective", flag(training.average_in_collective),
-       "Fast numerics: collectives divide by their members what they add, not ranks before them", kRanks,
-       W::curve},
+      common("strategy", kRanks, W::told),
+      common("numerics", kRanks, W::curve),
+      common("wire-dtype", kRanks, W::curve),
+      common("average-in-collective", kRanks, W::curve),
       {"--gather-dtype", gathered(trainer.gather_dtype),
        "With --dtype bf16, f8_e4m3 or f8_e5m2: round the matrices of layers to blocks of 32 elements with "
        "one scale (MXFP8), and gather them in this form",
        kRanks, W::curve},
-      {"--collectives", word(o.run.world.collectives, {"automatic", "shared_memory", "tcp", "nccl"}),
-       "automatic, shared_memory, tcp or nccl", kRanks, W::none},
-      {"--register-memory", flag(o.run.world.register_memory),
-       "With nccl, register gradients and parameters, so that NCCL moves them without copies where it can",
-       kRanks, W::none},
-      {"--device", text(o.run.world.device, check_device),
-       "host, cuda (the GPU with the rank's local number) or cuda:<index>", only({"host"})},
+      common("collectives", kRanks, W::none),
+      common("register-memory", kRanks, W::none),
+      common("device", only({"host"})),
       {"--dtype", unset(word(o.dtype, {"f32", "fp32", "bf16"})),
        "Dtype of parameters and activations: f32, or bf16 on GPUs (the default there)",
        only({"f32", "fp32"})},
-      {"--large-gradient-factor", number(training.large_gradient_factor, {0, 1e30}),
-       "Warn of gradients whose norm is above so many times the largest of the first 100 steps; 0: no",
-       kRanks, W::none},
+      common("large-gradient-factor", kRanks, W::none),
       {"--tf32", flag(trainer.arithmetic.tf32), "Let f32 products on GPUs round their inputs to TF32", kRanks,
        W::curve},
       {"--recompute", flag(trainer.arithmetic.keep, Keep::inputs),
@@ -252,36 +243,29 @@ Rows ranks(Options& o) {
        "Peak of a GPU, for the utilisation figure; 0: derived from its compute capability"},
       {"--no-overlap", flag(training.overlap, false),
        "Do not overlap communication with forward and backward", kRanks, W::none},
-      {"--bucket-elements", unset(number(training.bucket_elements, {1, std::int64_t{1} << 50})),
-       "Elements after which a bucket closes, instead of the default", kRanks, W::none},
-      {"--optimizer-instances", number(training.optimizer_instances, {1, 65536}),
-       "Replicas of the sharded optimizer; for hsdp and hfsdp, the size of the outer axis", kRanks, W::none},
+      common("bucket-elements", kRanks, W::none),
+      common("optimizer-instances", kRanks, W::none),
       {"--keep-instances", flag(o.run.keeps_instances),
        "Where ranks become fewer: the next higher number of instances, not the next lower", kRanks, W::none},
-      {"--gathered-units", number(training.gathered_units, {1, 1024}),
-       "Layers whose full parameters may exist at once where parameters are sharded", kRanks, W::none},
+      common("gathered-units", kRanks, W::none),
       {"--output", unset(text(o.run.output)),
        "Directory for the record, the report and the trace; a run that resumes goes on with its record"},
       {"--trace", flag(trainer.session.trace), "Record a Perfetto trace in the output folder"},
       {"--trace-steps", number(o.run.trace_steps, {0, kMostSteps}),
        "Steps to trace, from the start or the resume"},
-      {"--tensor-parallel", number(training.tensor_parallel, {1, 1024}),
-       "Ranks that share each layer: heads, feed-forward elements and the vocabulary", only({"1"}), W::told},
+      common("tensor-parallel", only({"1"}), W::told),
       {"--sequence-parallel", flag(trainer.tensor.sequence_parallel),
        "With --tensor-parallel, split norms and the residual stream too, by rows", kRanks, W::none},
       {"--tensor-slices", unset(number(trainer.tensor.slices, {1, 1024})),
        "Compute each layer in this many slices: the same bits on any number of tensor-parallel ranks that "
        "divides it [as many as --tensor-parallel]",
        only({"1"})},
-      {"--context-parallel", number(training.context_parallel, {1, 1024}),
-       "Ranks that share each sequence; each has an early and a late piece", only({"1"}), W::told},
+      common("context-parallel", only({"1"}), W::told),
   };
 }
 
-Rows checkpoints(Options& o) {
+Rows checkpoints(Options& o, const Common& common) {
   RunOptions& run = o.run;
-  auto& retention = run.trainer.session.checkpoint.retention;
-  auto& local = run.trainer.session.local;
   return {
       {"--checkpoints", path(run.world.checkpoint_directory),
        "Directory for checkpoints; without it, none are saved", kRanks, W::none},
@@ -290,15 +274,9 @@ Rows checkpoints(Options& o) {
       {"--resume", text(run.resume), "auto (the newest complete checkpoint, if any), never, or a path"},
       {"--force-resume", flag(run.force_resume),
        "Go on from a checkpoint although options differ that change the course of training", kRanks, W::none},
-      {"--keep-last", number(retention.keep_last, {0, 1'000'000}), "Checkpoints to keep; 0: all", kRanks,
-       W::none},
-      {"--keep-every", number(retention.keep_every, {0, kMostSteps}),
-       "Also keep those whose step is a multiple of this", kRanks, W::none},
-      {"--compare-replicas-every", number(run.trainer.session.compare_replicas_every, {0, kMostSteps}),
-       "Steps between comparisons of the parameters that several ranks keep, which are made before saves "
-       "too: "
-       "a rank that computes wrongly is found and what came of it is not saved; 0: none",
-       kRanks, W::none},
+      common("keep-last", kRanks, W::none),
+      common("keep-every", kRanks, W::none),
+      common("compare-replicas-every", kRanks, W::none),
       {"--staging-mib", number(o.staging_mib, {1, 1 << 20}),
        "Memory for copies that are not on disk yet, in MiB"},
       {"--local-checkpoints", path(run.world.local_checkpoint_directory),
@@ -306,10 +284,8 @@ Rows checkpoints(Options& o) {
        W::none},
       {"--local-every", number(run.local_every, {0, kMostSteps}), "Steps between local copies; 0: none",
        kRanks, W::none},
-      {"--replication-factor", number(local.factor, {1, 65536}),
-       "Ranks that keep copies of each other's state", kRanks, W::none},
-      {"--replication-jump", number(local.jump, {1, 65536}),
-       "Distance in ranks between these, for instance the ranks of a node", kRanks, W::none},
+      common("replication-factor", kRanks, W::none),
+      common("replication-jump", kRanks, W::none),
   };
 }
 
@@ -326,9 +302,10 @@ Result<core::LossScaling> loss_scaling_of(std::string_view text) {
 }
 
 std::vector<OptionRow> option_table(Options& options) {
-  Rows all;
-  for (const auto part : {what_is_trained, how_it_is_trained, mixtures, stages, ranks, checkpoints}) {
-    for (auto& row : part(options)) all.push_back(std::move(row));
+  Rows all = what_is_trained(options);
+  const Common common(options);
+  for (const auto part : {how_it_is_trained, mixtures, stages, ranks, checkpoints}) {
+    for (auto& row : part(options, common)) all.push_back(std::move(row));
   }
   return all;
 }

@@ -155,8 +155,7 @@ Result<RunOptions> run_options(Options options, const PretrainedModel* origin) {
     return core::fail(core::Errc::invalid_argument, "{} needs --local: one process does it all",
                       options.evaluate_only ? "--evaluate-only" : "--print-tokens");
   auto& training = trainer.session.training;
-  training.expert_parallel = TRY(expert_parallel_of(options.experts, trainer.model, options.local));
-  training.expert_tensor_parallel = options.experts.tensor_parallel;
+  TRY(check_expert_ranks(training, trainer.model, options.local));
   TRY(check_tensor_options(training, trainer.tensor, options.local));
   TRY(check_pipeline_options(trainer, options.local));
   if (options.local) TRY(check_local_options(options.given, options.evaluate_only));

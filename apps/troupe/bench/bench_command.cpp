@@ -73,8 +73,6 @@ struct StepFlags {
   std::vector<std::string> strategies{"zero1"};
   std::string dtype = "f32";
   std::string gather_dtype;  // empty: as they are
-  std::string wire_dtype = "f32";
-  std::string numerics = "ordered";
   bool json = false;
 };
 
@@ -129,8 +127,6 @@ int run_step_bench(StepFlags& flags) {
                           "--gather-dtype {} is for bf16 parameters; give --dtype bf16", flags.gather_dtype);
       }
     }
-    flags.bench.wire_dtype = TRY(core::dtype_from_name(flags.wire_dtype));
-    flags.bench.numerics = TRY(core::numerics_from_name(flags.numerics));
     return measure_steps(flags.bench);
   };
   const auto times = measured();
@@ -155,18 +151,13 @@ void add_step_bench(CLI::App& bench, int& exit_code) {
   add_choice(*step, "--collectives", flags->bench.collectives, {"automatic", "shared_memory", "tcp"},
              "automatic, shared_memory or tcp")
       ->capture_default_str();
-  add_choice(*step, "--numerics", flags->numerics, {"ordered", "fast"}, "ordered or fast")
-      ->capture_default_str();
+  const auto common = core::common_options(flags->bench.training);
+  for (const auto* name : {"numerics", "wire-dtype", "bucket-elements"}) add_common(*step, common, name);
   add_choice(*step, "--dtype", flags->dtype, {"f32", "bf16"}, "Dtype of parameters")->capture_default_str();
   add_choice(*step, "--gather-dtype", flags->gather_dtype, {"f8_e4m3", "f8_e5m2"},
              "Dtype in which bf16 parameters are gathered, with one scale per 32 elements");
-  add_choice(*step, "--wire-dtype", flags->wire_dtype, {"f32", "bf16"}, "Dtype in which gradients are sent")
-      ->capture_default_str();
   add_number(*step, "--layers", flags->bench.layers, {1, 4096}, "Layers of the model")->capture_default_str();
   add_number(*step, "--layer-elements", flags->bench.layer_elements, {1, 1 << 28}, "Parameters of a layer")
-      ->capture_default_str();
-  add_number(*step, "--bucket-elements", flags->bench.bucket_elements, {1, std::int64_t{1} << 50},
-             "Elements after which a bucket closes")
       ->capture_default_str();
   add_number(
       *step, "--layer-milliseconds", flags->bench.layer_milliseconds, kMilliseconds,

@@ -194,7 +194,9 @@ void add_kernel_bench(CLI::App& bench, int& exit_code) {
   // Lives as long as the command's callbacks.
   const auto options = std::make_shared<KernelBench>();
   const auto json = std::make_shared<bool>(false);
-  add_device(*command, "--device", options->device, "host, cuda or cuda:<index>")->capture_default_str();
+  add_value(*command, "--device", core::text(options->device, gpu::check_device_name),
+            "host, cuda or cuda:<index>")
+      ->capture_default_str();
   add_number(*command, "--mib", options->mib, {1, 1 << 16}, "Size of the largest array of a call, in MiB")
       ->capture_default_str();
   add_number(*command, "--repeats", options->repeats, {1, 10'000}, "Batches; the median is printed")

@@ -42,11 +42,9 @@ Result<StepTime> run_rank(const StepBench& bench, core::Strategy strategy, bool 
   world_options.log = [](std::string_view) {};
   auto world = TRY(actors::ProcessWorld::create(std::move(world_options)));
   actors::SessionOptions options;
+  options.training = bench.training;
   options.training.strategy = strategy;
   options.training.overlap = overlap;
-  options.training.wire_dtype = bench.wire_dtype;
-  options.training.numerics = bench.numerics;
-  options.training.bucket_elements = bench.bucket_elements;
   std::vector<core::ParameterSpec> parameters;
   for (int layer = 0; layer < bench.layers; ++layer) {
     parameters.push_back({fmt::format("layer{}", layer), {bench.layer_elements}});
@@ -123,7 +121,7 @@ Result<StepTime> measure(const StepBench& bench, core::Strategy strategy, bool o
 
 Result<std::vector<StepTime>> measure_steps(const StepBench& bench) {
   if (bench.ranks < 1 || bench.layers < 1 || bench.layer_elements < 1 || bench.steps < 1 ||
-      bench.bucket_elements < 1 || bench.layer_milliseconds < 0) {
+      bench.layer_milliseconds < 0) {
     return core::fail(
         core::Errc::invalid_argument,
         "bench: ranks, layers, elements and steps are at least 1, and layers take no negative time");

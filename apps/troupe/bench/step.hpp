@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/dtype.hpp"
+#include "core/options/options.hpp"
 #include "core/plan/placement.hpp"
 #include "core/result.hpp"
 
@@ -17,11 +18,9 @@ struct StepBench {
   std::string collectives = "automatic";
   core::DType dtype = core::DType::f32;  ///< of parameters
   std::optional<core::DType> gather_dtype{};
-  core::DType wire_dtype = core::DType::f32;
-  core::Numerics numerics = core::Numerics::ordered;
   int layers = 12;
   std::int64_t layer_elements = 262'144;
-  std::int64_t bucket_elements = 524'288;
+  core::TrainingOptions training{.bucket_elements = 524'288};  ///< but for strategy and overlap
   /// How long one layer's forward takes; backward takes twice as long. The processor is free meanwhile, as it
   /// is while an accelerator computes.
   double layer_milliseconds = 1.5;

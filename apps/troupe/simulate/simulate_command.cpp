@@ -24,6 +24,7 @@
 #include "apps/troupe/simulate/chaos_command.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
+#include "core/options/training_table.hpp"
 #include "core/random.hpp"
 
 namespace troupe::apps {
@@ -33,20 +34,13 @@ namespace {
 struct Options {
   int ranks = 4;
   std::int64_t steps = 5;
-  std::string strategy = "zero1";
-  std::string numerics = "ordered";
-  std::string wire_dtype = "f32";
+  core::TrainingOptions training{.bucket_elements = 64};
+  bool draws_jobs = false;
   std::string gather_dtype;  // empty: parameters are f32
-  int context_parallel = 1;
-  int lanes = 0;
-  int microbatches = 1;
   int units = 4;
-  int optimizer_instances = 1;
   int layer_milliseconds = 0;
-  int gathered_units = 2;
   core::DeclaredOrder order{};
   bool learns_order = false;
-  bool no_overlap = false;
   bool weights = false;
   std::uint64_t seed = 0;
   int seeds = 1;
@@ -81,10 +75,21 @@ core::Result<actors::SimulatedFault> parse_kill(const std::string& text, int ran
 
 constexpr std::string_view kAny = "any";
 
+/// A strategy, or that each seed draws one.
+core::OptionValue strategy_or_any(Options& o, core::OptionValue strategy) {
+  strategy.set = [&o, set = strategy.set](std::string_view given) -> core::Result<void> {
+    o.draws_jobs = given == kAny;
+    return o.draws_jobs ? core::Result<void>{} : set(given);
+  };
+  strategy.choices += "|any";
+  return strategy;
+}
+
 /// The strategies that run on so many copies of the optimizer.
-std::vector<std::string> strategies_of(int instances) {
-  if (instances > 1) return {"zero1", "zero2", "zero3", "hsdp", "hfsdp"};
-  return {"ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp"};
+std::vector<core::Strategy> strategies_of(int instances) {
+  using enum core::Strategy;
+  if (instances > 1) return {zero1, zero2, zero3, hsdp, hfsdp};
+  return {ddp, zero1, zero2, zero3, hsdp, hfsdp};
 }
 
 std::vector<core::UnitIndex> shuffled(int units, std::uint64_t seed, std::string_view name) {
@@ -107,20 +112,21 @@ Options drawn(Options o, std::uint64_t seed) {
   const core::CounterRandom random(seed, "simulated job");
   std::uint64_t draws = 0;
   const auto below = [&](std::size_t bound) { return static_cast<int>(random.bits(draws++) % bound); };
-  const int most = std::max(1, o.ranks / o.context_parallel);
+  auto& training = o.training;
+  const int most = std::max(1, o.ranks / training.context_parallel);
   o.ranks = 1 + below(static_cast<std::size_t>(most));
   do {
-    o.optimizer_instances = 1 + below(static_cast<std::size_t>(o.ranks));
-  } while (o.ranks % o.optimizer_instances != 0);
-  const auto strategies = strategies_of(o.optimizer_instances);
-  o.strategy = strategies[static_cast<std::size_t>(below(strategies.size()))];
-  o.lanes = o.ranks + below(6);
-  o.no_overlap = below(4) == 0;
-  o.gathered_units = 1 + below(3);
+    training.optimizer_instances = 1 + below(static_cast<std::size_t>(o.ranks));
+  } while (o.ranks % training.optimizer_instances != 0);
+  const auto strategies = strategies_of(training.optimizer_instances);
+  training.strategy = strategies[static_cast<std::size_t>(below(strategies.size()))];
+  training.lanes = o.ranks + below(6);
+  training.overlap = below(4) != 0;
+  training.gathered_units = 1 + below(3);
   o.units = 1 + below(6);
   if (o.kills.empty() && below(3) == 0)
     o.kills = {fmt::format("{}@{}", below(static_cast<std::size_t>(o.ranks)), below(4000) / 1000.0)};
-  o.ranks *= o.context_parallel;
+  o.ranks *= training.context_parallel;
   if (below(2) == 0) o.order.forward = shuffled(o.units, seed, "order of forward");
   if (below(3) == 0) o.order.backward = shuffled(o.units, seed, "order of backward");
   o.learns_order = below(2) == 0;
@@ -133,21 +139,12 @@ core::Result<Run> simulate(const Options& o, std::uint64_t seed) {
   trainer.layers = o.units;
   trainer.weighs = o.weights;
   if (o.layer_milliseconds > 0) trainer.layer_time = std::chrono::milliseconds(o.layer_milliseconds);
-  trainer.session.training.optimizer_instances = o.optimizer_instances;
-  trainer.session.training.gathered_units = o.gathered_units;
+  trainer.session.training = o.training;
   (o.learns_order ? trainer.learned : trainer.session.order) = o.order;
-  trainer.session.training.strategy = TRY(core::strategy_from_name(o.strategy));
-  trainer.session.training.numerics = TRY(core::numerics_from_name(o.numerics));
-  trainer.session.training.wire_dtype = TRY(core::dtype_from_name(o.wire_dtype));
   if (!o.gather_dtype.empty()) {
     trainer.gather_dtype = TRY(core::dtype_from_name(o.gather_dtype));
     trainer.width = 1100;  // shards of several ranks cut it
   }
-  trainer.session.training.lanes = o.lanes;
-  trainer.session.training.context_parallel = o.context_parallel;
-  trainer.session.training.microbatches = o.microbatches;
-  trainer.session.training.overlap = !o.no_overlap;
-  trainer.session.training.bucket_elements = 64;
   trainer.session.training.clip_norm = 1;
   trainer.steps = o.steps;
   actors::SimulationOptions options;
@@ -208,25 +205,27 @@ void print(const Run& run) {
 /// `alone`: what one rank computes with so many lanes, units and weights or not, as far as it is known.
 core::Result<Run> one_seed(const Options& o, std::uint64_t seed,
                            std::map<std::tuple<int, int, bool>, std::uint64_t>& alone) {
-  if (o.strategy != kAny) return simulate(o, seed);
+  if (!o.draws_jobs) return simulate(o, seed);
   const auto job = drawn(o, seed);
+  const auto& training = job.training;
   auto run = TRY(simulate(job, seed));
-  run.job = fmt::format("{} on {}x{} ranks, {} lanes, {} units", job.strategy, job.optimizer_instances,
-                        job.ranks / job.optimizer_instances, job.lanes, job.units);
-  if (job.context_parallel > 1) run.job += fmt::format(" of {} pieces", job.context_parallel);
+  run.job = fmt::format("{} on {}x{} ranks, {} lanes, {} units", core::name_of(training.strategy),
+                        training.optimizer_instances, job.ranks / training.optimizer_instances,
+                        training.lanes, job.units);
+  if (training.context_parallel > 1) run.job += fmt::format(" of {} pieces", training.context_parallel);
   if (!job.order.forward.empty()) run.job += ", forward " + text_of(job.order.forward);
   if (!job.order.backward.empty()) run.job += ", backward " + text_of(job.order.backward);
   if (!job.order.empty() && job.learns_order) run.job += ", learned";
   if (job.weights) run.job += ", weighted lanes";
   if (!job.kills.empty()) run.job += ", kill " + job.kills.front();
-  if (!job.kills.empty() || job.numerics != "ordered") return run;
-  const std::tuple key(job.lanes, job.units, job.weights);
+  if (!job.kills.empty() || training.numerics != core::Numerics::ordered) return run;
+  const std::tuple key(training.lanes, job.units, job.weights);
   auto known = alone.find(key);
   if (known == alone.end()) {
     auto reference = job;
-    reference.optimizer_instances = 1;
-    reference.ranks = reference.context_parallel;
-    reference.strategy = "ddp";
+    reference.training.optimizer_instances = 1;
+    reference.ranks = training.context_parallel;
+    reference.training.strategy = core::Strategy::ddp;
     reference.order = {};
     reference.learns_order = false;
     known = alone.emplace(key, TRY(simulate(reference, 0)).state_hash).first;
@@ -277,43 +276,27 @@ void add_simulate_command(CLI::App& troupe, int& exit_code) {
   auto o = std::make_shared<Options>();  // shared by the option's targets and the callback
   add_number(*command, "--ranks", o->ranks, {1, 4096}, "Number of ranks")->capture_default_str();
   add_number(*command, "--steps", o->steps, {1, 1'000'000}, "Optimizer steps")->capture_default_str();
-  add_choice(
-      *command, "--strategy", o->strategy,
-      {"ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp", std::string(kAny)},
+  const auto common = core::common_options(o->training);
+  add_value(
+      *command, "--strategy", strategy_or_any(*o, core::option_named(common, "strategy").value),
       "ddp, zero1, zero2, zero3, hsdp or hfsdp; any: each seed draws a job of at most --ranks ranks, its "
-      "strategy, mesh, lanes, their weights, order of units (declared or learned) and a rank that may die, "
-      "and its bits are "
-      "compared with those "
-      "of "
-      "one rank")
+      "strategy, mesh, lanes, their weights, order of units (declared or learned) and a rank that may "
+      "die, and its bits are compared with those of one rank")
       ->capture_default_str();
   add_number(*command, "--units", o->units, {1, 1024}, "Layers of the model")->capture_default_str();
   add_number(*command, "--layer-ms", o->layer_milliseconds, {0, 60'000},
              "Virtual milliseconds that forward, and backward, of a layer takes; 0: a twentieth of one")
       ->capture_default_str();
-  add_number(*command, "--optimizer-instances", o->optimizer_instances, {1, 4096},
-             "Replicas of the sharded optimizer; for hsdp and hfsdp, the size of the outer axis")
-      ->capture_default_str();
-  add_number(*command, "--gathered-units", o->gathered_units, {1, 1024},
-             "Layers whose full parameters may exist at once where parameters are sharded")
-      ->capture_default_str();
-  add_choice(*command, "--numerics", o->numerics, {"ordered", "fast"}, "ordered or fast")
-      ->capture_default_str();
-  add_choice(*command, "--wire-dtype", o->wire_dtype, {"f32", "bf16"}, "Dtype in which gradients are sent")
-      ->capture_default_str();
+  for (const auto* name : {"optimizer-instances", "gathered-units", "numerics", "wire-dtype",
+                           "context-parallel", "lanes", "microbatches"})
+    add_common(*command, common, name);
   add_choice(*command, "--gather-dtype", o->gather_dtype, {"f8_e4m3", "f8_e5m2"},
              "Make weights bf16 and gather them in this dtype, with one scale per 32 elements");
-  add_number(*command, "--context-parallel", o->context_parallel, {1, 4096},
-             "Ranks that share each lane; with --strategy any, in every job that is drawn")
-      ->capture_default_str();
-  add_number(*command, "--lanes", o->lanes, {0, 65536}, "Logical data-parallel workers; 0: one per rank")
-      ->capture_default_str();
-  add_number(*command, "--microbatches", o->microbatches, {1, 4096}, "Microbatches per lane and step")
-      ->capture_default_str();
   command->add_flag(
       "--weights", o->weights,
       "Give lanes uneven weights, some of them 0; with --strategy any, half of the jobs have them");
-  command->add_flag("--no-overlap", o->no_overlap, "Do not overlap communication with forward and backward");
+  add_value(*command, "--no-overlap", core::flag(o->training.overlap, false),
+            "Do not overlap communication with forward and backward");
   add_number(*command, "--seed", o->seed, kAnyNumber<std::uint64_t>, "Seed of interleavings, delays and data")
       ->capture_default_str();
   add_number(*command, "--seeds", o->seeds, {1, 10'000'000}, "Number of consecutive seeds to run")

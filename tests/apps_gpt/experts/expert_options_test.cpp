@@ -56,22 +56,22 @@ TEST(ExpertOptions, BiasReplacesTheLossOfANewModel) {
   EXPECT_TRUE(config.experts.router().normalise);
   EXPECT_THAT(apply_expert_options({.bias_rate = 0.01}, true, config).error().message,
               HasSubstr("those of the model that was read have none"));
-  EXPECT_THAT(expert_parallel_of({}, config, true).error().message, HasSubstr("--local has none"));
+  EXPECT_THAT(check_expert_ranks({}, config, true).error().message, HasSubstr("--local has none"));
 }
 
 TEST(ExpertOptions, SpreadExpertsOverRanksThatDivideThem) {
   ModelConfig config = preset("tiny").value();
   config.experts = {.count = 4, .feed_forward = 5};
-  const ExpertOptions two{.parallel = 2};
+  const core::TrainingOptions two{.expert_parallel = 2}, three{.expert_parallel = 3};
 
-  EXPECT_EQ(expert_parallel_of({}, config, true).value(), 1);
-  EXPECT_EQ(expert_parallel_of(two, config, false).value(), 2);
-  EXPECT_EQ(expert_parallel_of({.parallel = 3}, config, false).error().message,
+  EXPECT_TRUE(check_expert_ranks({}, config, true));
+  EXPECT_TRUE(check_expert_ranks(two, config, false));
+  EXPECT_EQ(check_expert_ranks(three, config, false).error().message,
             "4 experts cannot be owned by 3 ranks alike; choose an expert parallel size that divides them");
   EXPECT_EQ(
-      expert_parallel_of(two, preset("tiny").value(), false).error().message,
+      check_expert_ranks(two, preset("tiny").value(), false).error().message,
       "--expert-parallel 2 distributes experts, and the model has none; add --experts, or leave it out");
-  EXPECT_EQ(expert_parallel_of(two, config, true).error().message,
+  EXPECT_EQ(check_expert_ranks(two, config, true).error().message,
             "--expert-parallel 2 is for several ranks, and --local for one; leave one of the two out");
 }
 

@@ -121,7 +121,7 @@ TEST_F(CInterface, SaysWhatIsWrongWithAnOption) {
            Wrong{"lanes", "2x", "found \"2x\""},
            Wrong{"strategy", "zero9", "zero9"},
            Wrong{"overlap", "yes", "overlap: expected true or false, found \"yes\""},
-           Wrong{"optimizer", "adamax", "'adamax' is no optimizer; choose one of sgd, adam, adamw"},
+           Wrong{"optimizer", "adamax", "optimizer: expected sgd or adam or adamw or lion or muon, found"},
            Wrong{"clip-norm", "nan", "clip-norm: expected a number"},
            Wrong{"staging-mebibytes", "0", "staging-mebibytes: expected a whole number from 1"},
        }) {
