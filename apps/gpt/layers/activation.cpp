@@ -54,14 +54,13 @@ void gelu_backward(std::size_t count, const T* x, const T* d_y, T* d_x) {
   });
 }
 
-template void swiglu_forward<float>(std::size_t, const float*, const float*, float*);
-template void swiglu_forward<double>(std::size_t, const double*, const double*, double*);
-template void swiglu_backward<float>(std::size_t, const float*, const float*, const float*, float*, float*);
-template void swiglu_backward<double>(std::size_t, const double*, const double*, const double*, double*,
-                                      double*);
-template void gelu_forward<float>(std::size_t, const float*, float*);
-template void gelu_forward<double>(std::size_t, const double*, double*);
-template void gelu_backward<float>(std::size_t, const float*, const float*, float*);
-template void gelu_backward<double>(std::size_t, const double*, const double*, double*);
+template decltype(swiglu_forward<float>) swiglu_forward<float>;
+template decltype(swiglu_forward<double>) swiglu_forward<double>;
+template decltype(swiglu_backward<float>) swiglu_backward<float>;
+template decltype(swiglu_backward<double>) swiglu_backward<double>;
+template decltype(gelu_forward<float>) gelu_forward<float>;
+template decltype(gelu_forward<double>) gelu_forward<double>;
+template decltype(gelu_backward<float>) gelu_backward<float>;
+template decltype(gelu_backward<double>) gelu_backward<double>;
 
 }  // namespace troupe::apps::gpt

@@ -157,11 +157,9 @@ void attention_backward(const Attention<T>& attention, const T* d_y, const Atten
   });
 }
 
-template void attention_forward<float>(const Attention<float>&, float*);
-template void attention_forward<double>(const Attention<double>&, double*);
-template void attention_backward<float>(const Attention<float>&, const float*,
-                                        const AttentionGradients<float>&);
-template void attention_backward<double>(const Attention<double>&, const double*,
-                                         const AttentionGradients<double>&);
+template decltype(attention_forward<float>) attention_forward<float>;
+template decltype(attention_forward<double>) attention_forward<double>;
+template decltype(attention_backward<float>) attention_backward<float>;
+template decltype(attention_backward<double>) attention_backward<double>;
 
 }  // namespace troupe::apps::gpt

@@ -16,9 +16,9 @@ void bias_backward(std::size_t rows, std::size_t width, const T* d_y, T* d_bias)
   }
 }
 
-template void bias_forward<float>(std::size_t, std::size_t, const float*, float*);
-template void bias_forward<double>(std::size_t, std::size_t, const double*, double*);
-template void bias_backward<float>(std::size_t, std::size_t, const float*, float*);
-template void bias_backward<double>(std::size_t, std::size_t, const double*, double*);
+template decltype(bias_forward<float>) bias_forward<float>;
+template decltype(bias_forward<double>) bias_forward<double>;
+template decltype(bias_backward<float>) bias_backward<float>;
+template decltype(bias_backward<double>) bias_backward<double>;
 
 }  // namespace troupe::apps::gpt

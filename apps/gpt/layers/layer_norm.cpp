@@ -59,11 +59,11 @@ void layer_norm_backward_weight(const LayerNorm<T>& norm, const T* d_y, T* d_wei
   }
 }
 
-template void layer_norm_forward<float>(const LayerNorm<float>&, float*);
-template void layer_norm_forward<double>(const LayerNorm<double>&, double*);
-template void layer_norm_backward_input<float>(const LayerNorm<float>&, const float*, float*, Write);
-template void layer_norm_backward_input<double>(const LayerNorm<double>&, const double*, double*, Write);
-template void layer_norm_backward_weight<float>(const LayerNorm<float>&, const float*, float*, float*);
-template void layer_norm_backward_weight<double>(const LayerNorm<double>&, const double*, double*, double*);
+template decltype(layer_norm_forward<float>) layer_norm_forward<float>;
+template decltype(layer_norm_forward<double>) layer_norm_forward<double>;
+template decltype(layer_norm_backward_input<float>) layer_norm_backward_input<float>;
+template decltype(layer_norm_backward_input<double>) layer_norm_backward_input<double>;
+template decltype(layer_norm_backward_weight<float>) layer_norm_backward_weight<float>;
+template decltype(layer_norm_backward_weight<double>) layer_norm_backward_weight<double>;
 
 }  // namespace troupe::apps::gpt

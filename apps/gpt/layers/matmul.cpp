@@ -102,13 +102,13 @@ core::Result<void> prepare_blas() {
       threads);
 }
 
-template void multiply<float>(const MatrixProduct<float>&);
-template void multiply<double>(const MatrixProduct<double>&);
-template void linear_forward<float>(LinearShape, const float*, const float*, float*, Write);
-template void linear_forward<double>(LinearShape, const double*, const double*, double*, Write);
-template void linear_backward_input<float>(LinearShape, const float*, const float*, float*, Write);
-template void linear_backward_input<double>(LinearShape, const double*, const double*, double*, Write);
-template void linear_backward_weight<float>(LinearShape, const float*, const float*, float*);
-template void linear_backward_weight<double>(LinearShape, const double*, const double*, double*);
+template decltype(multiply<float>) multiply<float>;
+template decltype(multiply<double>) multiply<double>;
+template decltype(linear_forward<float>) linear_forward<float>;
+template decltype(linear_forward<double>) linear_forward<double>;
+template decltype(linear_backward_input<float>) linear_backward_input<float>;
+template decltype(linear_backward_input<double>) linear_backward_input<double>;
+template decltype(linear_backward_weight<float>) linear_backward_weight<float>;
+template decltype(linear_backward_weight<double>) linear_backward_weight<double>;
 
 }  // namespace troupe::apps::gpt

@@ -50,11 +50,11 @@ void rms_norm_backward_weight(const RmsNorm<T>& norm, const T* d_y, T* d_weight)
   }
 }
 
-template void rms_norm_forward<float>(const RmsNorm<float>&, float*);
-template void rms_norm_forward<double>(const RmsNorm<double>&, double*);
-template void rms_norm_backward_input<float>(const RmsNorm<float>&, const float*, float*, Write);
-template void rms_norm_backward_input<double>(const RmsNorm<double>&, const double*, double*, Write);
-template void rms_norm_backward_weight<float>(const RmsNorm<float>&, const float*, float*);
-template void rms_norm_backward_weight<double>(const RmsNorm<double>&, const double*, double*);
+template decltype(rms_norm_forward<float>) rms_norm_forward<float>;
+template decltype(rms_norm_forward<double>) rms_norm_forward<double>;
+template decltype(rms_norm_backward_input<float>) rms_norm_backward_input<float>;
+template decltype(rms_norm_backward_input<double>) rms_norm_backward_input<double>;
+template decltype(rms_norm_backward_weight<float>) rms_norm_backward_weight<float>;
+template decltype(rms_norm_backward_weight<double>) rms_norm_backward_weight<double>;
 
 }  // namespace troupe::apps::gpt

@@ -57,13 +57,9 @@ void choice_backward(const ExpertShape& shape, const ExpertActivations<T>& layer
                              d_logits);
 }
 
-template Result<void> choose_experts<float>(const ExpertShape&, const ExpertActivations<float>&, const float*,
-                                            const StepHooks&);
-template Result<void> choose_experts<double>(const ExpertShape&, const ExpertActivations<double>&,
-                                             const double*, const StepHooks&);
-template void choice_backward<float>(const ExpertShape&, const ExpertActivations<float>&, const StepHooks&,
-                                     std::span<float>, std::span<float>);
-template void choice_backward<double>(const ExpertShape&, const ExpertActivations<double>&, const StepHooks&,
-                                      std::span<double>, std::span<double>);
+template decltype(choose_experts<float>) choose_experts<float>;
+template decltype(choose_experts<double>) choose_experts<double>;
+template decltype(choice_backward<float>) choice_backward<float>;
+template decltype(choice_backward<double>) choice_backward<double>;
 
 }  // namespace troupe::apps::gpt

@@ -105,23 +105,13 @@ void cross_entropy_backward(std::span<const std::int32_t> targets, std::size_t i
   }
 }
 
-template void vocabulary_embedding_forward<float>(std::span<const std::int32_t>, std::size_t, std::size_t,
-                                                  std::size_t, const float*, float*);
-template void vocabulary_embedding_backward<float>(std::span<const std::int32_t>, std::size_t, std::size_t,
-                                                   std::size_t, const float*, float*);
-template Result<double> cross_entropy_forward<float>(TensorGroup<float>*, std::span<const std::int32_t>,
-                                                     std::size_t, float*, std::optional<std::size_t>,
-                                                     std::size_t);
-template void cross_entropy_backward<float>(std::span<const std::int32_t>, std::size_t, std::size_t, float*,
-                                            float, std::optional<std::size_t>);
-template void vocabulary_embedding_forward<double>(std::span<const std::int32_t>, std::size_t, std::size_t,
-                                                   std::size_t, const double*, double*);
-template void vocabulary_embedding_backward<double>(std::span<const std::int32_t>, std::size_t, std::size_t,
-                                                    std::size_t, const double*, double*);
-template Result<double> cross_entropy_forward<double>(TensorGroup<double>*, std::span<const std::int32_t>,
-                                                      std::size_t, double*, std::optional<std::size_t>,
-                                                      std::size_t);
-template void cross_entropy_backward<double>(std::span<const std::int32_t>, std::size_t, std::size_t, double*,
-                                             double, std::optional<std::size_t>);
+template decltype(vocabulary_embedding_forward<float>) vocabulary_embedding_forward<float>;
+template decltype(vocabulary_embedding_backward<float>) vocabulary_embedding_backward<float>;
+template decltype(cross_entropy_forward<float>) cross_entropy_forward<float>;
+template decltype(cross_entropy_backward<float>) cross_entropy_backward<float>;
+template decltype(vocabulary_embedding_forward<double>) vocabulary_embedding_forward<double>;
+template decltype(vocabulary_embedding_backward<double>) vocabulary_embedding_backward<double>;
+template decltype(cross_entropy_forward<double>) cross_entropy_forward<double>;
+template decltype(cross_entropy_backward<double>) cross_entropy_backward<double>;
 
 }  // namespace troupe::apps::gpt
