@@ -42,7 +42,7 @@ struct SessionOptions {
   FirstValues first_values = FirstValues::compare;
   /// Where several ranks keep the same parameters, their bits are compared before each step whose number is a
   /// multiple of this, and before each save() and save_local(): a memory or a processor that computes wrongly
-  /// is found, and what came of it is not saved. One pass over the parameters. The rank that most others
+  /// is found, and its results are not saved. One pass over the parameters. The rank that most others
   /// contradict ends with Errc::corrupt, and the others as when a rank is lost; without a majority it is
   /// Errc::mismatch on all. 0: never. The same on all ranks.
   int compare_replicas_every = 0;

@@ -271,7 +271,7 @@ enum class LoadMode : std::uint8_t {
 };
 std::string_view name_of(LoadMode mode) noexcept;
 
-/// What a load is expected to meet. Assumptions, not measurements: every rank must come to the same decision.
+/// What a load is expected to meet. Assumptions, not measurements: every rank must make the same decision.
 struct LoadCosts {
   double rank_bytes_per_second = 1.5e9;    ///< for one rank that reads and hashes, alone
   double storage_bytes_per_second = 8e9;   ///< for all ranks together, from the storage

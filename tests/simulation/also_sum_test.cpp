@@ -34,8 +34,8 @@ struct SumCase {
   }
 };
 
-/// The model of a member: two parameters that all members keep whole, of whose gradient each has a part, one
-/// that all compute alike, and one that is cut. All begin with zeros.
+/// The model of a member: two parameters that all members keep whole, while each has a part of their
+/// gradients, one that all compute alike, and one that is cut. All begin with zeros.
 std::vector<core::ParameterSpec> specs_of(const SumCase& job, int member) {
   std::vector<core::ParameterSpec> specs(4);
   specs[0] = {.name = "summed.0", .shape = {7}, .unit = core::UnitIndex{0}, .also_sum = "tp"};
