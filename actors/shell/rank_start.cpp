@@ -81,7 +81,7 @@ core::Result<std::string> device_of_rank(const std::string& name, const JobEnvir
   if (name != "cuda") return name;
   // The trainer's kernels too: loading one may wait for a collective on the device, and that for a rank which
   // waits for the kernel's results.
-  const bool has_peers = environment.world.value > 1;
+  const bool has_peers = environment.world.value > 1 || slot_of(environment).ranks_of_host > 1;
   if (has_peers) ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   const auto gpus = static_cast<int>(TRY(gpu::list_cuda_devices()).size());
   if (has_peers && gpu::loads_kernels_lazily()) {
@@ -89,18 +89,27 @@ core::Result<std::string> device_of_rank(const std::string& name, const JobEnvir
         "kernels are loaded when they are first launched, and loading one may wait for a collective forever: "
         "set CUDA_MODULE_LOADING=EAGER before anything in this process calls CUDA");
   }
-  if (ranks_share_gpus(environment, gpus)) {
-    if (environment.local_rank == 0) {
+  const auto slot = slot_of(environment);
+  const bool shares = ranks_share_gpus(environment, gpus);
+  if (!shares && !environment.has_own_gpus && slot.of_host >= gpus) {
+    return core::fail(
+        core::Errc::unavailable,
+        "expected a GPU for each process of this host, but there are {} and this is process {}, "
+        "counted from 0; start fewer --spares, or fewer ranks on this host",
+        gpus, slot.of_host);
+  }
+  if (shares) {
+    if (slot.of_host == 0) {
       log.warning(
           "{} ranks share {} GPUs: tensors go over the loopback interface, which is for trying out and "
           "tests, "
           "not for speed; if each rank sees other GPUs, set TROUPE_OWN_GPUS=1",
-          environment.local_world, gpus);
+          slot.ranks_of_host, gpus);
     }
-    for (const auto& [variable, value] : gpu::several_ranks_on_one_gpu(environment.rank.value))
+    for (const auto& [variable, value] : gpu::several_ranks_on_one_gpu(slot.number))
       ::setenv(variable.c_str(), value.c_str(), 0);
   }
-  return fmt::format("cuda:{}", environment.local_rank % gpus);
+  return fmt::format("cuda:{}", slot.of_host % gpus);
 }
 
 core::Result<std::shared_ptr<gpu::FlightRecorder>> open_flight_record(const JobEnvironment& environment) {

@@ -93,6 +93,13 @@ Result<void> read_local(const Variables& variables, const Names& names, JobEnvir
   const std::int64_t fallback = environment.local_world == world ? rank : rank % environment.local_world;
   environment.local_rank = static_cast<int>(
       TRY(read_number(variables, names.local_rank, fallback, 0, environment.local_world - 1)));
+  if (!has_value(variables, "TROUPE_LOCAL_SLOT")) return {};
+  const auto number = [&](const char* name, std::int64_t least) {
+    return read_number(variables, name, least, least, kMostRanks);
+  };
+  environment.slot = ProcessSlot{static_cast<int>(TRY(number("TROUPE_SLOT", 0))),
+                                 static_cast<int>(TRY(number("TROUPE_LOCAL_SLOT", 0))),
+                                 static_cast<int>(TRY(number("TROUPE_LOCAL_RANKS", 1)))};
   return {};
 }
 
@@ -197,8 +204,13 @@ Result<void> read_control_address(const Variables& variables, const Names& names
 
 }  // namespace
 
+ProcessSlot slot_of(const JobEnvironment& environment) {
+  return environment.slot.value_or(
+      ProcessSlot{environment.rank.value, environment.local_rank, environment.local_world});
+}
+
 bool ranks_share_gpus(const JobEnvironment& environment, int visible_gpus) {
-  return !environment.has_own_gpus && environment.local_world > visible_gpus;
+  return !environment.has_own_gpus && slot_of(environment).ranks_of_host > visible_gpus;
 }
 
 int visible_gpus(const Variables& variables) {
@@ -243,8 +255,8 @@ Result<JobEnvironment> detect_environment(const Variables& variables) {
   if (is_spare(variables)) {
     return core::fail(
         Errc::invalid_argument,
-        "this process is a spare (troupe launch --spares) and has no rank; only a trainer on the "
-        "host device whose process can stay (ProcessWorldOptions::stays) can be one");
+        "this process is a spare (troupe launch --spares) and has no rank; only a trainer whose "
+        "process can stay (ProcessWorldOptions::stays) can be one");
   }
   const Names* const names = engine_of(variables);
   if (names != nullptr) {

@@ -10,13 +10,22 @@
 
 namespace troupe::actors {
 
+/// What stays of a process's place where ranks change.
+struct ProcessSlot {
+  int number = 0;       ///< among the processes of the job
+  int of_host = 0;      ///< among those of this host
+  int ranks_of_host{};  ///< the most that this host has at any time
+};
+
 /// What a launcher tells a process about its place in the job.
 struct JobEnvironment {
   std::string launcher = "none";  ///< the source: "troupe", "torchrun", another engine's name, or "none"
   core::Rank rank{0};
   core::WorldSize world{1};
   int local_rank = 0;
-  int local_world = 1;        ///< ranks of this host
+  int local_world = 1;  ///< ranks of this host
+  /// If a launcher keeps this process while ranks change; otherwise it is known by its rank.
+  std::optional<ProcessSlot> slot;
   bool has_own_gpus = false;  ///< the launcher shows each rank GPUs that it shows no other
   std::string job = "local";  ///< letters, digits, '-' and '_'
   core::Epoch epoch{1};       ///< increases with every restart of the job
@@ -25,6 +34,9 @@ struct JobEnvironment {
   std::string token;               ///< secret shared by the job's processes; may be empty on one host
   std::string directory;           ///< for logs and reports; may be empty
 };
+
+/// The slot, which without such a launcher is the rank's place.
+ProcessSlot slot_of(const JobEnvironment& environment);
 
 /// Whether ranks of one host must share the GPUs, of which each of them sees this many.
 bool ranks_share_gpus(const JobEnvironment& environment, int visible_gpus);

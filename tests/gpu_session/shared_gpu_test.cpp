@@ -8,6 +8,7 @@
 #include <string>
 
 #include "actors/shell/process_rank.hpp"
+#include "core/errors.hpp"
 #include "gpu/collective/nccl/environment.hpp"
 #include "gpu/devices.hpp"
 #include "tests/cuda_emulation/control.hpp"
@@ -42,6 +43,34 @@ TEST(SharedGpu, IsSetUpBeforeCudaReadsTheEnvironment) {
   EXPECT_EQ(cuda_emulation::module_loading(), "EAGER");
   EXPECT_EQ(variable("NCCL_HOSTID"), "troupe-host-1");
   for (const auto& [name, value] : variables) ::unsetenv(name.c_str());
+}
+
+core::Result<std::string> device_of(ProcessSlot slot) {
+  ProcessWorldOptions options;
+  options.device = "cuda";
+  options.log = [](std::string_view) {};
+  options.environment = [slot] {
+    JobEnvironment environment;
+    environment.slot = slot;
+    environment.job = "slots-" + std::to_string(::getpid());
+    return core::Result<JobEnvironment>(environment);
+  };
+  return TRY(ProcessRank::create(std::move(options)))->device_name();
+}
+
+TEST(GpuOfAProcess, StaysWhereRanksChange) {
+  if (!gpu::is_built_with_cuda()) GTEST_SKIP() << "ranks open no GPU by name";
+  cuda_emulation::reset();
+  cuda_emulation::set_device_count(3);
+
+  const auto last = device_of({6, 2, 2});
+  const auto beyond = device_of({7, 3, 2});
+
+  ASSERT_TRUE(last) << last.error().message;
+  EXPECT_EQ(*last, "cuda:2") << "a spare beside two ranks, and of rank 0 now";
+  ASSERT_FALSE(beyond);
+  EXPECT_THAT(beyond.error().message, testing::HasSubstr("there are 3 and this is process 3"));
+  ::unsetenv("CUDA_MODULE_LOADING");
 }
 
 class LoadingOfKernels : public testing::Test {

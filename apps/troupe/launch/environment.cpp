@@ -68,9 +68,13 @@ void set_own_variables(const Job& job, const Generation& generation, int slot, V
   set("TROUPE_FAILURE_FILE", failure_file(job, generation.number).string());
   set("TROUPE_PROGRESS_FILE", progress_file(job).string());
   set("TROUPE_FLIGHT_RECORD", flight_record(job).string());
-  for (const char* name : {"TROUPE_SLOT", "TROUPE_EPOCH_FILE", "TROUPE_MEMBER_FILE"}) variables.erase(name);
+  for (const char* name :
+       {"TROUPE_SLOT", "TROUPE_LOCAL_SLOT", "TROUPE_LOCAL_RANKS", "TROUPE_EPOCH_FILE", "TROUPE_MEMBER_FILE"})
+    variables.erase(name);
   if (job.keeps_processes) {
     set("TROUPE_SLOT", std::to_string(job.place.first_slot + slot));
+    set("TROUPE_LOCAL_SLOT", std::to_string(slot));
+    set("TROUPE_LOCAL_RANKS", std::to_string(job.ranks));
     set("TROUPE_EPOCH_FILE", epoch_file(job).string());
     set("TROUPE_MEMBER_FILE", member_file(job, slot).string());
   }

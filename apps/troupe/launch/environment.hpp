@@ -53,10 +53,11 @@ std::filesystem::path rank_directory(const Job& job, int generation, int slot);
 /// | TROUPE_FAILURE_FILE | once a rank of this generation has failed, which and how |
 /// | TROUPE_FLIGHT_RECORD | what the path of a rank's flight record begins with |
 /// | TROUPE_SLOT | as in NodeAgentMachine; only if processes are kept over a failure |
-/// | TROUPE_EPOCH_FILE | only if processes are kept over a failure: the epoch that is to be formed |
-/// | TROUPE_MEMBER_FILE | as above: where the rank says that it takes part, and would stay |
-/// | TROUPE_OWN_GPUS | 1 with --virtual-local-rank: each rank sees a GPU that no other sees |
-/// | TROUPE_PROGRESS_FILE | where the job may write its last committed step, as decimal text |
+/// | TROUPE_LOCAL_SLOT, TROUPE_LOCAL_RANKS | as above: the slot among those of this node, and its most ranks
+/// | | TROUPE_EPOCH_FILE | only if processes are kept over a failure: the epoch that is to be formed | |
+/// TROUPE_MEMBER_FILE | as above: where the rank says that it takes part, and would stay | | TROUPE_OWN_GPUS
+/// | 1 with --virtual-local-rank: each rank sees a GPU that no other sees | | TROUPE_PROGRESS_FILE | where
+/// the job may write its last committed step, as decimal text |
 std::vector<std::string> rank_environment(const Job& job, const Generation& generation,
                                           actors::ProcessPlace place,
                                           const std::vector<std::string>& inherited);

@@ -390,6 +390,24 @@ TEST(JobEnvironment, TellsRanksWithOwnGpusFromRanksSharingThem) {
   EXPECT_NE(refused.error().message.find("TROUPE_OWN_GPUS"), std::string::npos);
 }
 
+TEST(JobEnvironment, KnowsAKeptProcessByItsSlot) {
+  const auto kept = detect_environment(variables({{"RANK", "4"},
+                                                  {"WORLD_SIZE", "5"},
+                                                  {"LOCAL_RANK", "1"},
+                                                  {"LOCAL_WORLD_SIZE", "2"},
+                                                  {"TROUPE_SLOT", "7"},
+                                                  {"TROUPE_LOCAL_SLOT", "3"},
+                                                  {"TROUPE_LOCAL_RANKS", "4"},
+                                                  {"MASTER_PORT", "1"}}));
+
+  ASSERT_TRUE(kept) << kept.error().message;
+  EXPECT_EQ(kept->local_rank, 1);
+  EXPECT_EQ(slot_of(*kept).number, 7);
+  EXPECT_EQ(slot_of(*kept).of_host, 3);
+  EXPECT_TRUE(ranks_share_gpus(*kept, 3)) << "as they did when there were four";
+  EXPECT_FALSE(ranks_share_gpus(*kept, 4));
+}
+
 TEST(JobEnvironment, TellsHowManyGpusCudaWillShow) {
   const auto shown = [](const char* chosen) {
     return visible_gpus(variables({{"CUDA_VISIBLE_DEVICES", chosen}}));
