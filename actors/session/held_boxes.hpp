@@ -14,9 +14,13 @@
 
 namespace troupe::actors {
 
-/// What a rank gives to others from the host's memory: boxes of named tensors.
+/// What a rank gives to others from memory: boxes of named tensors.
 class HeldBoxes {
  public:
+  using Source = LoadExchange::Source;
+
+  explicit HeldBoxes(Source source = Source::host) : source_(source) {}
+  Source source() const { return source_; }
   /// `memory[i]` is the structure's piece i, and stays as long as this is used.
   void add(const core::SaveStructure& structure, std::span<const std::span<std::byte>> memory);
   /// Where a shard of the manifest is; empty for one that is not held. The manifest's shards begin at
@@ -33,6 +37,7 @@ class HeldBoxes {
     }
     bool operator==(const Key& other) const = default;
   };
+  Source source_;
   std::map<Key, std::span<const std::byte>> boxes_;
 };
 

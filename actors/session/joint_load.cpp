@@ -125,7 +125,7 @@ Result<void> JointLoad::share(const core::Survival& survival, LoadExchange::Want
   exchange_ =
       TRY(LoadExchange::create(survival.manifest, survival.plan, in_.world.rank(), in_.world.world_size(),
                                std::move(wanted), in_.options.exchange_bytes));
-  TRY(exchange_->take_from(held.lookup(survival.manifest), uploads));
+  TRY(exchange_->take_from(held.lookup(survival.manifest), uploads, held.source()));
   if (exchange_->rounds() == 0) return {};
   TRY(make_rounds());
   return exchange();
@@ -154,7 +154,7 @@ Result<void> JointLoad::exchange() {
       const auto outgoing = memory->outgoing.view().subview(0, sum(bytes.input_counts));
       bytes.input = outgoing;
       bytes.owner = memory;
-      exchange_->pack({outgoing.data, outgoing.bytes});
+      TRY(exchange_->pack({outgoing.data, outgoing.bytes}));
     }
     if (round > 0) TRY(in_.inbox.wait_shared(in_.deadline));
     if (round < count) post_round(std::move(bytes));

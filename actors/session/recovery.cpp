@@ -172,14 +172,21 @@ Result<void> Recovery::take_memory() {
 }
 
 Result<void> Recovery::exchange() {
-  HeldBoxes held;
+  const bool is_on_host = in_.world.device().is_host_memory();
+  HeldBoxes held(is_on_host ? LoadExchange::Source::host : LoadExchange::Source::device);
   if (is_holder()) held.add(remains_->state().structure, spans_of(stays() ? memory_ : remains_->memory()));
   LoadExchange::Wanted wanted;
   if (!stays()) wanted = {core::targets_of(in_.state.structure), spans_of(memory_)};
+  std::unique_ptr<UploadPool> uploads;
+  if (const auto& checkpoint = in_.options.checkpoint; !is_on_host) {
+    constexpr std::size_t kThreads = 1;
+    uploads = TRY(
+        UploadPool::create(in_.world.device(), checkpoint.load.staging_bytes, kThreads, checkpoint.deadline));
+  }
   JointLoad load({in_.world, in_.inbox, in_.rendezvous, in_.data, hosts_, in_.options.checkpoint.load,
                   in_.options.checkpoint.deadline, true},
                  kPrefix);
-  return load.share(*survival_, std::move(wanted), held, nullptr);
+  return load.share(*survival_, std::move(wanted), held, uploads.get());
 }
 
 }  // namespace troupe::actors

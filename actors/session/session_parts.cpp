@@ -192,7 +192,7 @@ core::Result<void> Session::Parts::open_planes() {
       inbox.launched(place_of_launch(program.launches().size(), of, program.place_in_sequence(entry)));
     };
   }
-  data = TRY(DataPlane::create(world.device(), plan, std::move(plane)));
+  data = TRY(make_data(plane));
   rank_state = state_of(plan, world.rank(), options.tensors);
   memory = memory_of(rank_state, *data, options.tensors);
   context.emplace(SessionContext{world, options, plan, inbox, *rendezvous, *data, rank_state, memory});
@@ -203,7 +203,7 @@ core::Result<void> Session::Parts::open_planes() {
   }
   if (!world.device().is_host_memory()) {
     auto make = [this] {
-      return group_maker().of_hosts("loads", plan.mesh.group(core::GroupKind::dp_cp, world.rank()));
+      return group_maker().of_hosts("loads", plan.mesh.group(core::GroupKind::world, world.rank()));
     };
     hosts = std::make_unique<HostExchange>(world, std::move(make), options.step_deadline);
   }

@@ -44,6 +44,7 @@ struct Session::Parts {
   core::Result<void> describe_configuration();
   core::Result<void> open_experts();
   core::Result<void> open_planes();
+  core::Result<std::unique_ptr<DataPlane>> make_data(const DataPlane::Options& plane);
   core::Error give_up(core::Error reason);
   /// What all ranks do together: if its deadline passes, the session has failed.
   core::Result<void> in_time(core::Result<void> done);
@@ -106,9 +107,7 @@ struct Session::Parts {
 
   core::Result<void> go_on_from(Saves::Progress from);
   /// Whether what this rank has in memory can be of use to another epoch.
-  bool may_keep_state() const {
-    return world.may_go_on() && world.device().is_host_memory() && !has_own_tensors && !experts;
-  }
+  bool may_keep_state() const { return world.may_go_on() && !has_own_tensors && !experts; }
   /// And all ranks' trainers will ask for it.
   bool is_kept_for_recovery() const { return recovers && may_keep_state(); }
   core::Result<void> let_others_join();

@@ -104,6 +104,18 @@ core::Result<void> Session::Parts::go_on_from(Saves::Progress from) {
   return from.loss_scaling ? scaler.restore(*from.loss_scaling) : core::Result<void>{};
 }
 
+/// Where there is no room for two, the memory of the epoch before goes.
+core::Result<std::unique_ptr<DataPlane>> Session::Parts::make_data(const DataPlane::Options& plane) {
+  auto made = DataPlane::create(world.device(), plan, plane);
+  const bool lacks_room = !made && made.error().code == core::Errc::out_of_memory;
+  if (!lacks_room || world.kept() == nullptr) return made;
+  world.log(Subsystem::session)
+      .info("this rank gives up what it has in memory from the epoch before, beside which {}",
+            made.error().message);
+  world.keep(nullptr);
+  return DataPlane::create(world.device(), plan, plane);
+}
+
 core::Result<void> Session::Parts::let_others_join() {
   if (!is_kept_for_recovery()) {
     auto joined = saves->let_others_join(progress().over);

@@ -25,6 +25,17 @@ core::LoadRead nowhere(const core::SharedRead& read) {
   return {read.tensor, read.shard, {}};
 }
 
+core::Result<void> fetch(std::span<const std::byte> from, std::byte* to, Upload& upload) {
+  while (!from.empty()) {
+    const auto part = from.first(std::min(from.size(), upload.window().size()));
+    const auto fetched = TRY(upload.fetch(part));
+    std::memcpy(to, fetched.data(), fetched.size());
+    from = from.subspan(part.size());
+    to += part.size();
+  }
+  return {};
+}
+
 bool is_shared(const core::SharedRead& read) {
   return read.for_all || read.parts.size() > 1 || read.parts.front().rank != read.reader;
 }
@@ -122,9 +133,9 @@ core::Result<void> LoadExchange::read(Storage& storage, std::string_view name, c
   return read_shards(storage, name, *manifest_, tasks, headers, wanted_.targets, wanted_.memory, options);
 }
 
-core::Result<void> LoadExchange::take_from(const MemoryOf& memory_of, UploadPool* uploads) {
+core::Result<void> LoadExchange::take_from(const MemoryOf& memory_of, UploadPool* uploads, Source source) {
   uploads_ = uploads;
-  const auto upload = uploads != nullptr ? uploads->take() : UploadPool::Lease{};
+  gives_uploaded_ = source == Source::device;
   for (std::size_t i = 0; i < plan_.reads.size(); ++i) {
     const auto& read = plan_.reads[i];
     if (read.reader == rank_) sources_[i] = memory_of(*read.shard);
@@ -134,9 +145,27 @@ core::Result<void> LoadExchange::take_from(const MemoryOf& memory_of, UploadPool
   }
   for (const auto& read : own_.reads) {
     const auto here = memory_of(*read.shard);
-    if (!here.empty()) TRY(ShardScatter(read, wanted_.targets, wanted_.memory).take(0, here, upload.get()));
+    ShardScatter scatter(read, wanted_.targets, wanted_.memory);
+    TRY(take_whole(here, scatter));
   }
-  return upload ? upload->settle() : core::Result<void>{};
+  return {};
+}
+
+/// All of a shard, or nothing.
+core::Result<void> LoadExchange::take_whole(std::span<const std::byte> shard, ShardScatter& scatter) {
+  if (shard.empty()) return {};
+  if (uploads_ == nullptr) return scatter.take(0, shard, nullptr);
+  const auto upload = uploads_->take();
+  if (!gives_uploaded_) {
+    TRY(scatter.take(0, shard, upload.get()));
+    return upload->settle();
+  }
+  for (std::size_t begin = 0; begin < shard.size(); begin += upload->window().size()) {
+    const auto count = std::min(shard.size() - begin, upload->window().size());
+    TRY(scatter.take(begin, TRY(upload->fetch(shard.subspan(begin, count))), upload.get()));
+    TRY(upload->settle());
+  }
+  return {};
 }
 
 std::vector<std::size_t> LoadExchange::counts(const std::vector<Stream>& streams, std::uint64_t round) const {
@@ -169,10 +198,18 @@ void LoadExchange::walk(std::vector<Stream>& streams, std::size_t bytes, const V
   CHECK(place == bytes, "a round has the bytes that were planned for it");
 }
 
-void LoadExchange::pack(std::span<std::byte> bytes) {
+core::Result<void> LoadExchange::pack(std::span<std::byte> bytes) {
+  auto upload = gives_uploaded_ ? uploads_->take() : UploadPool::Lease{};
+  core::Result<void> packed;
   walk(outgoing_, bytes.size(), [&](const Piece& piece, std::uint64_t first, std::size_t at, std::size_t n) {
-    std::memcpy(bytes.data() + at, sources_.at(piece.read).data() + first, n);
+    const auto from = sources_.at(piece.read).subspan(first, n);
+    if (!upload) {
+      std::memcpy(bytes.data() + at, from.data(), n);
+    } else if (packed) {
+      packed = fetch(from, bytes.data() + at, *upload);
+    }
   });
+  return packed;
 }
 
 core::Result<void> LoadExchange::unpack(std::span<const std::byte> bytes) {

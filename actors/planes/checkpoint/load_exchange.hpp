@@ -42,10 +42,12 @@ class LoadExchange {
   core::Result<void> read(Storage& storage, std::string_view name, const ReadOptions& options);
 
   /// Instead of read(), for shards that are in memory: where this one is on this rank, or empty. What this
-  /// rank wants and has itself is copied; all of what it gives must be the host's memory, and stay until the
-  /// last pack(). `uploads` are as in ReadOptions, and must outlive the exchange.
+  /// rank wants and has itself is copied; all of it must stay until the last pack(). `uploads` are as in
+  /// ReadOptions, and must outlive the exchange; what it gives is their device's memory, or the host's.
   using MemoryOf = std::function<std::span<const std::byte>(const core::ManifestShard&)>;
-  core::Result<void> take_from(const MemoryOf& memory_of, UploadPool* uploads = nullptr);
+  enum class Source : std::uint8_t { host, device };
+  core::Result<void> take_from(const MemoryOf& memory_of, UploadPool* uploads = nullptr,
+                               Source source = Source::host);
 
   std::uint64_t rounds() const { return rounds_; }
   /// Bytes that this rank sends to, or receives from, each rank in a round.
@@ -54,8 +56,9 @@ class LoadExchange {
   /// The most that is sent or received in a round.
   std::size_t round_bytes() const { return window_ * (world_ - 1); }
 
-  /// Fills in the bytes of the next round, in the order of ranks. After read().
-  void pack(std::span<std::byte> bytes);
+  /// Fills in the bytes of the next round, in the order of ranks. After read() or take_from(). Fails only if
+  /// what take_from() was given is not the host's memory.
+  core::Result<void> pack(std::span<std::byte> bytes);
   /// Takes what has arrived in the next round. Fails only if the targets' memory is not the host's.
   core::Result<void> unpack(std::span<const std::byte> bytes);
 
@@ -80,6 +83,7 @@ class LoadExchange {
   LoadExchange() = default;
   core::Result<void> plan_own(const core::Manifest& manifest);
   void plan_streams();
+  core::Result<void> take_whole(std::span<const std::byte> shard, ShardScatter& scatter);
   std::vector<std::size_t> counts(const std::vector<Stream>& streams, std::uint64_t round) const;
   /// Calls visit(piece, first byte in the shard, place in the round, count) for the ranges of a round.
   template <class Visit>
@@ -91,6 +95,7 @@ class LoadExchange {
   std::uint32_t world_ = 1;
   Wanted wanted_;
   UploadPool* uploads_ = nullptr;  ///< as in ReadOptions
+  bool gives_uploaded_ = false;    ///< sources_ are memory of their device
   core::LoadPlan own_;
   std::unordered_map<const core::ManifestShard*, std::size_t> own_reads_;  ///< index in own_.reads
   std::vector<Stream> outgoing_;                                           ///< per rank

@@ -51,6 +51,13 @@ core::Result<void> Upload::put(core::DType from_dtype, const std::byte* from, co
   return {};
 }
 
+core::Result<std::span<const std::byte>> Upload::fetch(std::span<const std::byte> from) {
+  CHECK(from.size() <= window_.size(), "what is fetched at once fits the window");
+  gpu::copy({from.data(), from.size()}, {window_.data(), from.size()}, stream_.get());
+  TRY(settle());
+  return window_.first(from.size());
+}
+
 core::Result<void> Upload::settle() {
   TRY(stream_->synchronize(deadline_));
   scratch_used_ = 0;

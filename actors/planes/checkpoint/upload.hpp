@@ -17,8 +17,8 @@
 
 namespace troupe::actors {
 
-/// One thread's way to memory that the host cannot access: bytes are put into staging memory, and a stream of
-/// the device copies them from there.
+/// One thread's way to memory that the host cannot access, and back: bytes are put into staging memory, and a
+/// stream of the device copies them from there.
 class Upload {
  public:
   Upload(gpu::Buffer staging, gpu::Stream stream, std::chrono::nanoseconds deadline);
@@ -32,6 +32,9 @@ class Upload {
   /// change as soon as this returns.
   core::Result<void> put(core::DType from_dtype, const std::byte* from, core::DType to_dtype, std::byte* to,
                          std::size_t count);
+  /// The other way: copies these bytes of the device, at most as many as window() has, to its beginning, and
+  /// returns that. Errors are those of settle().
+  core::Result<std::span<const std::byte>> fetch(std::span<const std::byte> from);
   /// Afterwards everything is in its place. Errc::timeout after the deadline, or the device's failure.
   core::Result<void> settle();
 

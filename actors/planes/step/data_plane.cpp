@@ -42,7 +42,10 @@ DataPlane::~DataPlane() {
 core::Result<void> DataPlane::set_groups(DataPlaneGroups groups) {
   TRY(state_->check(groups));
   state_->take(std::move(groups));
-  for (const auto& group : state_->groups.owned) TRY(group->use_memory(state_->arena.carried()));
+  for (const auto& group : state_->groups.owned) {
+    const bool is_registered = TRY(group->use_memory(state_->arena.carried()));
+    state_->is_registered = state_->is_registered || is_registered;
+  }
   return {};
 }
 

@@ -196,7 +196,7 @@ class DataPlane {
   messages::Verdict verdict_of(std::span<const std::int64_t> words) const;
   /// After retire(): carries out what was decided, for the buckets whose optimizer has not stepped yet.
   core::Result<void> end_step(const messages::StepDecided& decided, std::chrono::nanoseconds deadline);
-  /// Whether the memory of both is divided alike.
+  /// Whether the memory of both is divided alike, and none of this one is registered with a group.
   bool is_like(const DataPlane& other) const;
   /// Takes over the memory of a retired plane, which gets this one's. False, and nothing has happened, unless
   /// is_like(). Before anything was asked of this plane.

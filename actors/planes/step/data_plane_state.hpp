@@ -208,6 +208,7 @@ struct DataPlane::State {
   Options options;
   RankProgram program;
   Arena arena;
+  bool is_registered = false;          ///< with a group
   DataPlaneGroups groups;              ///< not changed any more when they are used
   std::mutex groups_mutex;             // guards what follows, and `groups` while they are taken or aborted
   std::optional<core::Error> aborted;  ///< the first reason

@@ -49,7 +49,8 @@ core::Result<void> DataPlane::end_step(const messages::StepDecided& decided,
 }
 
 bool DataPlane::is_like(const DataPlane& other) const {
-  return state_->arena.is_like(other.state_->arena);
+  // A group of this epoch knows no other memory than the one that was registered with it.
+  return !state_->is_registered && state_->arena.is_like(other.state_->arena);
 }
 
 bool DataPlane::take_memory(DataPlane& retired) {
