@@ -52,6 +52,15 @@ core::Result<std::unique_ptr<Device>> open_device(std::string_view name, DeviceF
   return tl::unexpected(check_device_name(name).error());
 }
 
+core::Result<void> settle(Device& device, std::chrono::nanoseconds deadline) {
+  if (device.is_host_memory()) return {};
+#ifdef TROUPE_HAS_CUDA
+  TRY(check_usable(device));
+#endif
+  const auto stream = TRY(device.create_stream({"between epochs", 0}));
+  return stream->synchronize(deadline);
+}
+
 core::Result<void> check_device_name(std::string_view name) {
   if (name == "host" || cuda_index_of(name)) return {};
   return core::fail(core::Errc::invalid_argument, "expected host, cuda or cuda:<index>, found {}",

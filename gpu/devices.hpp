@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -42,6 +43,10 @@ core::Result<void> check_device_name(std::string_view name);
 
 /// Opens "host", "cuda" (the first GPU) or "cuda:<index>". Errc::invalid_argument for any other name.
 core::Result<std::unique_ptr<Device>> open_device(std::string_view name, DeviceFailed on_failure = {});
+
+/// When nothing is to run on the device any more: whether that is so, and other work may begin there. An
+/// Error says why not: it has failed, or work on it did not end in time.
+core::Result<void> settle(Device& device, std::chrono::nanoseconds deadline);
 
 /// The GPU that a device's name means: 0 for "cuda", or that of "cuda:<index>"; empty for any other name.
 std::optional<int> cuda_index_of(std::string_view name);

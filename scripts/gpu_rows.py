@@ -16,18 +16,24 @@ echo "========= ERROR SUMMARY: 0 errors"
 exit $status
 """
 
-# Once the first checkpoint is there, a rank, which is a child of the launcher, gets the signal.
+# Once the first checkpoint is there, rank 1, which is a child of the launcher, gets the signal.
 HURT_A_RANK = r"""
 "$@" &
 launcher=$!
 while kill -0 "$launcher" 2>/dev/null && ! ls "$SAVED"/step_*/manifest.json >/dev/null 2>&1; do sleep 0.05; done
 for stat in /proc/[0-9]*/stat; do
   read -r pid name state parent rest <"$stat" 2>/dev/null || continue
-  if [ "$name" = "(troupe-gpt)" ] && [ "$parent" = "$launcher" ]; then rank=$pid; fi
+  [ "$name" = "(troupe-gpt)" ] && [ "$parent" = "$launcher" ] || continue
+  if tr '\0' '\n' <"/proc/$pid/environ" | grep -qx RANK=1; then rank=$pid; fi
 done
 kill -"$SIGNAL" "$rank"
 wait "$launcher"
 """
+
+# What becomes of a lost rank: how the job of three ranks is started, and what the launcher says.
+MENDS = {"is started again": (("--max-restarts=1",), "the others stay: restart 1 of 1"),
+         "is played by a spare": (("--spares=1",), "is rank 1 now, the others stay"),
+         "is left out": (("--nproc-per-node=2:3",), "the job goes on with 2 ranks")}
 
 CONTRACTS = (("contract of devices", "*DeviceContract*cuda*"),
              ("beside a trainer", "*CudaBesideATrainer*"),
@@ -65,6 +71,7 @@ class Rows:
 
     def __init__(self, checks, root, has, sanitizer):
         self.checks, self.root, self.has, self.sanitizer = checks, root, has, sanitizer
+        self.ends = {}  # of jobs in which ranks are lost
         self.losses = {}  # of jobs that ended, by what makes their model and then by their options
         self.named = set()
 
@@ -198,17 +205,45 @@ class Rows:
 
     # Failures.
 
-    def failure(self, signal):
-        """The job must go on from its checkpoint to its end, which even on fast machines is a second away."""
-        saved = self.checks.work / f"saved-{signal}"
-        steps, every = (12, 4) if self.checks.emulated else (400, 40)
-        command = self.job(2, "--preset", "tiny", "--steps", steps, "--checkpoints", saved, "--save-every", every,
-                           launch=("--max-restarts=1",))
+    def long_job(self, name, ranks, *more, launch=(), limit=60, hurt="", said=""):
+        """Its parameters at the end are kept. What is hurt must go on to its end, which even on fast machines is a second
+        away."""
+        folder, saved = self.checks.work / slug(name), self.checks.work / slug(name, "saved")
+        steps, every = (12, 4) if self.checks.emulated else (200, 20)
+        command = self.job(ranks, "--preset", "tiny", "--steps", steps, "--seed", 7, "--checkpoints", saved, "--save-every",
+                           every, "--output", folder, *more, launch=launch)
+
+        def passed(text):
+            return said in text and text.count("this process goes on in epoch 2") == (ranks - 1 if hurt else 0)
+
+        def figure(_):
+            self.ends[name] = records(folder)[1]
+            return self.ends[name]
+
+        def before():
+            for each in (folder, saved):
+                shutil.rmtree(each, ignore_errors=True)
+
         return self.needing(("gpu", "nccl", "cublas"), command_row(
-            f"SIG{signal} of a rank: the next epoch trains on", ["bash", "-c", HURT_A_RANK, "job", *command], 60,
-            environment={"SAVED": str(saved), "SIGNAL": signal},
-            before=lambda: shutil.rmtree(saved, ignore_errors=True),
-            passed=lambda text: "restart 1 of 1" in text and (saved / f"step_{steps:08}").is_dir()))
+            name, ["bash", "-c", HURT_A_RANK, "job", *command] if hurt else command, limit, passed=passed, figure=figure,
+            environment={"SAVED": str(saved), "SIGNAL": hurt}, before=before))
+
+    def losses_of_ranks(self):
+        """The other ranks keep their processes and devices."""
+        rows = [self.long_job("a job whose ranks are not hurt", 1)]
+        for signal, how, strategy in (("KILL", "is started again", "ddp"), ("STOP", "is played by a spare", "zero3"),
+                                      ("KILL", "is left out", "zero1"), ("STOP", "is started again", "ddp"),
+                                      ("KILL", "is played by a spare", "ddp")):
+            launch, said = MENDS[how]
+            rows.append(self.long_job(f"SIG{signal}, {strategy}: rank 1 {how}, the others stay", 3, "--strategy", strategy,
+                                      launch=launch, hurt=signal, said=said))
+
+        def judge():
+            found = [self.ends[row.name] for row in rows if row.name in self.ends]
+            if any(end != found[0] for end in found):
+                return "FAILED", "parameters differ: see the rows of these jobs"
+            return ("passed", f"{len(found)} jobs") if len(found) == len(rows) else (NO_TIME, "")
+        return [*rows, judged("the same parameters whichever rank is lost", judge)]
 
     # Memory errors.
 
@@ -249,7 +284,7 @@ class Rows:
             Section(8, [self.tests("apps/gpt: kernels and model against the host's", "apps_gpt_gpu_tests", None, 60,
                                    ("gpu", "cublas"))]),
             Section(45, benchmarks.rows()),
-            Section(40, [self.failure("KILL"), self.failure("STOP")]),
+            Section(80, self.losses_of_ranks()),
             Section(130, self.more_bits(), at_once),
             Section(60, benchmarks.more_rows()),
             Section(40, [beside_pytorch]),

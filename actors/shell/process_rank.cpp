@@ -38,25 +38,10 @@ core::Result<std::unique_ptr<ProcessRank>> ProcessRank::create(ProcessWorldOptio
     state->options.environment = [] { return detect_environment(process_variables()); };
     state->facts = engine_facts(process_variables());
     if (state->options.stays) state->files = EpochFiles::of(process_variables());
-    const bool can_stand_by = state->files && state->options.device == "host" && !state->options.open_device;
-    state->has_come_over = is_spare(process_variables()) && can_stand_by;
+    state->has_come_over = is_spare(process_variables()) && state->files && !state->options.open_device;
   }
-  state->environment = TRY(state->has_come_over ? stand_by(*state->files) : state->options.environment());
-  const auto& place = state->environment;
-  auto log = TRY(log_options(process_variables(), place.rank, place.epoch));
-  log.sentences = state->options.log;
-  state->log_options = log;
-  state->log = TRY(Log::open(std::move(log)));
-  state->token = TRY(token_of(state->environment, state->facts));
-  state->open_record();
   std::unique_ptr<ProcessRank> world(new ProcessRank(std::move(state)));
-  world->state_->watcher =
-      std::make_unique<SignalWatcher>(SIGUSR1, [world = world.get()] { world->dump_waits(); });
-  TRY(world->open_device());
-  if (!world->device().is_host_memory())
-    world->state_->host_device = TRY(gpu::open_device("host", world->on_device_failure()));
-  // Communicators of NCCL that wait for a lost rank may keep their device for good.
-  if (!world->device().is_host_memory()) world->state_->files.reset();
+  TRY(world->take_place());
   const auto& checkpoints = world->state_->options.checkpoint_directory;
   if (!checkpoints.empty()) {
     world->state_->storage = TRY(PosixStorage::open_or_make(checkpoints));
@@ -69,6 +54,26 @@ core::Result<std::unique_ptr<ProcessRank>> ProcessRank::create(ProcessWorldOptio
   world->open_io();
   if (world->state_->has_come_over) world->declare(Membership::State::forming);
   return world;
+}
+
+/// A spare has its device, with the kernels, before it says that it stands by.
+core::Result<void> ProcessRank::take_place() {
+  auto& s = *state_;
+  if (s.has_come_over) {
+    s.environment = TRY(place_of_spare());
+    TRY(open_devices({}));
+    TRY(stand_by(*s.files, s.environment));
+  } else {
+    s.environment = TRY(s.options.environment());
+  }
+  auto log = TRY(log_options(process_variables(), rank(), epoch()));
+  log.sentences = s.options.log;
+  s.log_options = log;
+  s.log = TRY(Log::open(std::move(log)));
+  s.token = TRY(token_of(s.environment, s.facts));
+  s.open_record();
+  s.watcher = std::make_unique<SignalWatcher>(SIGUSR1, [this] { dump_waits(); });
+  return s.device ? core::Result<void>{} : open_devices(s.said_by(Subsystem::device));
 }
 
 core::Result<void> ProcessRank::open_local_storage() {
@@ -137,16 +142,17 @@ gpu::DeviceFailed ProcessRank::on_device_failure() {
   };
 }
 
-core::Result<void> ProcessRank::open_device() {
-  const auto& options = state_->options;
-  state_->device_name = options.device;
+core::Result<void> ProcessRank::open_devices(const Logger& log) {
+  auto& s = *state_;
   const auto on_failure = on_device_failure();
-  if (options.open_device) {
-    state_->device = TRY(options.open_device(on_failure));
-    return {};
+  s.device_name = s.options.device;
+  if (s.options.open_device) {
+    s.device = TRY(s.options.open_device(on_failure));
+  } else {
+    s.device_name = TRY(device_of_rank(s.options.device, s.environment, log));
+    s.device = TRY(gpu::open_device(s.device_name, on_failure));
   }
-  state_->device_name = TRY(device_of_rank(options.device, environment(), log(Subsystem::device)));
-  state_->device = TRY(gpu::open_device(state_->device_name, on_failure));
+  if (!s.device->is_host_memory()) s.host_device = TRY(gpu::open_device("host", on_failure));
   return {};
 }
 

@@ -68,7 +68,9 @@ class ProcessRank final : public RankWorld {
  private:
   struct State;
   explicit ProcessRank(std::unique_ptr<State> state);
-  core::Result<void> open_device();
+  core::Result<void> take_place();
+  core::Result<void> open_devices(const Logger& log);
+  core::Result<void> settle_device();
   void open_io();
   core::Result<void> open_local_storage();
   void declare(Membership::State state);

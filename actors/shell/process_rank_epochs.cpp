@@ -7,6 +7,7 @@
 #include "actors/shell/process_rank_state.hpp"
 #include "actors/world/exit_status.hpp"
 #include "core/errors.hpp"
+#include "gpu/devices.hpp"
 
 namespace troupe::actors {
 
@@ -67,18 +68,35 @@ Keepsake* ProcessRank::kept() {
   return state_->kept.get();
 }
 
+/// Nothing of the epoch that is over runs on the device any more, which has not failed.
+core::Result<void> ProcessRank::settle_device() {
+  constexpr std::chrono::seconds kPatience{10};
+  if (!state_->device->is_host_memory()) {
+    // Ends the process where a communicator cannot be aborted.
+    state_->backend.reset();
+    state_->host_backend.reset();
+  }
+  const auto settled = gpu::settle(*state_->device, kPatience);
+  if (settled) return {};
+  return core::fail(settled.error().code, "this process ends instead of going on in another epoch: {}",
+                    settled.error().message);
+}
+
 core::Result<void> ProcessRank::form_anew(const core::Error& why) {
   // A large process that was killed is gone for the launcher up to seconds after its connections were closed,
   // where processors are busy. A launcher that gives up says so at once.
   constexpr std::chrono::seconds kPatience{10};
   // A launcher that closes no connection is lost to the others only after a while.
   constexpr std::chrono::seconds kPatienceOverNodes{20};
+  // Another rank may not know before that its communicators cannot be aborted.
+  constexpr std::chrono::seconds kPatienceOnGpus{30};
   constexpr std::chrono::seconds kPatienceWhereAsked{30};
   if (state_->stage) {
     return core::fail(core::Errc::invalid_argument,
                       "a session is open in this world; destroy it before the next epoch is formed");
   }
   if (exit_code_of(why) != kExitFenced) return tl::unexpected(why);
+  if (may_go_on()) TRY(settle_device());
   auto next = state_->environment;
   if (state_->options.next_environment) {
     auto given = state_->options.next_environment(state_->environment);
@@ -89,7 +107,10 @@ core::Result<void> ProcessRank::form_anew(const core::Error& why) {
     if (!state_->files || (!state_->is_member && !state_->has_come_over)) return tl::unexpected(why);
     declare(state_->is_member ? Membership::State::waiting : Membership::State::given_up);
     const bool is_asked = state_->files->is_asked_to_wait(epoch());
-    const auto patience = state_->is_one_host() ? kPatience : kPatienceOverNodes;
+    const bool is_on_host = state_->device->is_host_memory();
+    const auto patience = !is_on_host             ? kPatienceOnGpus
+                          : state_->is_one_host() ? kPatience
+                                                  : kPatienceOverNodes;
     const auto told = state_->files->await_epoch_after(epoch(), is_asked ? kPatienceWhereAsked : patience);
     if (!told || !state_->files->rank_in(*told)) return tl::unexpected(why);
     place_in(*state_->files, *told, next);

@@ -56,7 +56,7 @@ struct ProcessWorldOptions {
   /// asks for it; by default lines with time, level and place go to standard error (docs/logging.md).
   std::function<void(std::string_view sentence)> log;
   /// This process stays when another rank is lost, and the trainer then calls ProcessWorld::form_anew():
-  /// under `troupe launch`, on the host device. Elsewhere the launcher starts all processes anew.
+  /// under `troupe launch`. Elsewhere the launcher starts all processes anew.
   bool stays = false;
   /// Says which place this process has in the epoch after this one, and waits until it is known; by default
   /// `troupe launch` is asked. An Error if there is none.
@@ -85,7 +85,8 @@ class ProcessWorld {
   /// this process. Then join again and begin as a process that was started again does: write first values,
   /// restore(), and take the next step; all memory of the session before is gone, and rank() and world_size()
   /// may have changed. Returns `why` where it says nothing about another rank, or the launcher starts all
-  /// processes anew. Blocks for up to ten seconds, over several nodes for up to twenty.
+  /// processes anew, or the device's failure. Blocks for up to ten seconds, over several nodes for up to
+  /// twenty, on GPUs for up to fifty.
   core::Result<void> form_anew(const core::Error& why);
 
   /// What Session::join() takes.

@@ -23,16 +23,18 @@
 
 namespace troupe::actors {
 
-core::Result<JobEnvironment> stand_by(const EpochFiles& files) {
-  // The place of another, for what is the same in all.
+core::Result<JobEnvironment> place_of_spare() {
   const auto as_first = [](const char* name) -> std::optional<std::string> {
     const auto value = process_variables()(name);
     return value == "spare" ? "0" : value;
   };
-  auto environment = TRY(detect_environment(as_first));
+  return detect_environment(as_first);
+}
+
+core::Result<void> stand_by(const EpochFiles& files, JobEnvironment& environment) {
   TRY(files.declare_membership({environment.epoch, Membership::State::stands_by}));
   place_in(files, TRY(files.await_rank_after(environment.epoch)), environment);
-  return environment;
+  return {};
 }
 
 void place_in(const EpochFiles& files, const NextEpoch& next, JobEnvironment& environment) {

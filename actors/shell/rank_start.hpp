@@ -18,8 +18,12 @@ class FlightRecorder;
 
 namespace troupe::actors {
 
-/// Waits, for as long as it takes, until the launcher gives this process, a spare, a rank.
-core::Result<JobEnvironment> stand_by(const EpochFiles& files);
+/// The place of another process, for what is the same in all.
+core::Result<JobEnvironment> place_of_spare();
+
+/// Waits, for as long as it takes, until the launcher gives this process, a spare, a rank, and changes the
+/// environment to its place.
+core::Result<void> stand_by(const EpochFiles& files, JobEnvironment& environment);
 
 /// Changes the environment to this process's place in the epoch, which has one for it.
 void place_in(const EpochFiles& files, const NextEpoch& next, JobEnvironment& environment);

@@ -49,6 +49,7 @@ class CudaContext {
   Occupancy occupancy;
   EventWaiter waiter;
   cudaMemPool_t pool = nullptr;  ///< of the device's MemoryPool, while that exists
+  std::atomic<int> given_up{0};  ///< streams that did not drain: their work may write what is free by now
 
  private:
   std::atomic<std::uint64_t> streams_{0};

@@ -87,6 +87,17 @@ class CudaDevice final : public Device {
 
   core::Profiler* profiler() override { return context_.profiler.get(); }
 
+  core::Result<void> check_usable() const {
+    TRY(context_.health());
+    const int given_up = context_.given_up;
+    if (given_up == 0) return {};
+    return core::fail(
+        core::Errc::timeout,
+        "expected nothing to run on device {} any more, but the work of {} streams did not end, "
+        "and may write memory that others have by now",
+        context_.device(), given_up);
+  }
+
  private:
   CudaContext context_;
   StagingPool staging_;
@@ -128,6 +139,11 @@ core::Result<std::vector<CudaDeviceInfo>> cuda_devices() {
   std::vector<CudaDeviceInfo> devices;
   for (int index = 0; index < count; ++index) devices.push_back(TRY(describe(index)));
   return devices;
+}
+
+core::Result<void> check_usable(const Device& device) {
+  const auto* own = dynamic_cast<const CudaDevice*>(&device);
+  return own != nullptr ? own->check_usable() : core::Result<void>{};
 }
 
 bool cuda_loads_lazily() {

@@ -29,6 +29,9 @@ struct CudaOptions {
 /// The GPUs visible to this process. Errc::unavailable if there is no driver or no GPU.
 core::Result<std::vector<CudaDeviceInfo>> cuda_devices();
 
+/// Like settle() (gpu/devices.hpp), without waiting. Nothing for devices of other kinds.
+core::Result<void> check_usable(const Device& device);
+
 /// Whether this process loads kernels when they are first launched (CUDA_MODULE_LOADING).
 bool cuda_loads_lazily();
 

@@ -49,6 +49,7 @@ CudaStream::~CudaStream() {
   if (!drained && drained.error().code == core::Errc::timeout) {
     // What waits for the work may be gone when that ends after all.
     context_.waiter.forget(number_);
+    ++context_.given_up;
     return;
   }
   const DeviceGuard guard(context_.device());

@@ -78,6 +78,7 @@ TEST_F(EmulatedBesideATrainer, AStreamThatIsGivenUpCallsNobodyLater) {
   }
 
   EXPECT_FALSE(told) << "whoever was to be told may be gone";
+  EXPECT_EQ(check_usable(*device).error().code, core::Errc::timeout) << "its work may have come late";
   EXPECT_EQ(cudaStreamDestroy(left), cudaSuccess);
 }
 

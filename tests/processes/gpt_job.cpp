@@ -69,7 +69,8 @@ std::vector<std::string> on_nodes(const GptJob& job, const std::vector<std::stri
 
 std::vector<std::string> gpt_command(const GptJob& job, const std::string& text, const std::string& output) {
   auto command = launcher_words(job);
-  command.insert(command.end(), {"--", GPT_BINARY, "--text", text, "--output", output});
+  command.insert(command.end(),
+                 {"--", GPT_BINARY, "--device", GPT_DEVICE, "--text", text, "--output", output});
   const auto& options = job.trainer_options;
   if (std::find(options.begin(), options.end(), "--model") == options.end())
     command.insert(command.end(), {"--preset", "tiny"});

@@ -93,7 +93,7 @@ class LostRanks : public testing::Test {
       if (blow.launcher_of >= 0) run.hit &= kill(launcher_of(id, blow.launcher_of), blow.signal) == 0;
       ++next;
     };
-    run.result = run_command(gpt_command(job, text_, output), std::chrono::seconds(60), during);
+    run.result = run_command(gpt_command(job, text_, output), patience_, during);
     EXPECT_TRUE(run.hit && next == blows.size()) << run.result.output;
     EXPECT_EQ(run.result.exit_code, 0) << run.result.output;
     EXPECT_TRUE(processes_with("TORCHELASTIC_RUN_ID=" + id).empty());
@@ -125,6 +125,7 @@ class LostRanks : public testing::Test {
 
   ScratchFolder folder_;
   std::string text_;
+  std::chrono::seconds patience_{60};
 };
 
 }  // namespace troupe::tests

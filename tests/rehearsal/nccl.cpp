@@ -1,5 +1,6 @@
 // NCCL's functions as a library for rehearsals: ranks are processes of one host, and devices are emulated.
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/world/environment.hpp"
 #include "core/errors.hpp"
 #include "gpu/collective/nccl/abi.hpp"
 #include "posix/entropy.hpp"
@@ -105,7 +107,11 @@ NcclStatus ncclCommDestroy(NcclComm comm) {
   return NcclStatus::success;
 }
 
+/// Never returns in the process whose TROUPE_SLOT is that of TROUPE_EMULATED_NCCL_STUCK.
 NcclStatus ncclCommAbort(NcclComm comm) {
+  const auto variable = troupe::actors::process_variables();
+  const auto stuck = variable("TROUPE_EMULATED_NCCL_STUCK");
+  while (stuck && variable("TROUPE_SLOT") == stuck) pause();
   comm->self->abort();
   delete comm;
   return NcclStatus::success;

@@ -264,9 +264,8 @@ bool Leader::stood_by(int slot) {
 void Leader::lost_spare(const actors::SpareLost& lost) {
   terminal_.say(fmt::format(
       "spare {} ended: {}; {}", lost.slot, to_string(lost.status),
-      !lost.stood_by
-          ? "it never stood by, so no other is started: only a trainer on the host device whose process can "
-            "stay (ProcessWorldOptions::stays) can be a spare"
+      !lost.stood_by          ? "it never stood by, so no other is started: only a trainer whose process can "
+                                "stay (ProcessWorldOptions::stays) can be a spare"
       : lost.is_started_again ? fmt::format("another is started: restart {} of {}",
                                             agent_->machine().restarts(), job_.options.max_restarts)
                               : "no restart is left for another (--max-restarts)"));

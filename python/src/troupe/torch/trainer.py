@@ -68,7 +68,7 @@ class Trainer:
         has in a microbatch. With the latter experts' rows go through the session, also on one rank, and the bits do
         not depend on how many ranks share them.
     stays: this process stays when another rank is lost, and goes on in run(), under `python -m troupe.launch` with
-        --max-restarts or --spares.
+        --max-restarts or --spares. With a model on a GPU all processes are started anew.
     init: called on rank 0 for each module that was built under torch.device("meta"), to fill its own tensors in place;
         one after the other, so that no rank ever has the whole model. By default transformers' `_init_weights`, or the
         module's reset_parameters().
@@ -115,7 +115,9 @@ class Trainer:
         self._recovered: Optional[Restored] = None
         own_units = units_of(model, self._parameters, units) if strategy in SHARDED or units is not None else []
 
-        for name, value in {"strategy": strategy, "lanes": lanes, "clip_norm": float(clip_norm), "stays": stays,
+        # Tensors and streams of PyTorch have not been tried over two epochs of a GPU.
+        is_kept = stays and place.device.type == "cpu"
+        for name, value in {"strategy": strategy, "lanes": lanes, "clip_norm": float(clip_norm), "stays": is_kept,
                             "unused_parameters": unused_parameters, "device": place.option, **options}.items():
             made.set(name, value)
         if checkpoints is not None:
