@@ -57,8 +57,9 @@ inline void check_accumulate(ConstElements source, Elements destination) {
 inline void check_tree_sum(const TreeSum& sum) {
   const auto slots = static_cast<int>(sum.slots.size());
   CHECK(slots > 0, "a tree sum has at least one slot");
-  for (const ConstElements& slot : sum.slots) {
-    CHECK(slot.count() == sum.output.count(), "every slot of a tree sum has as many elements as the output");
+  for (const auto& run : sum.slots.runs()) {
+    CHECK(run.all.count() == run.count * sum.output.count(),
+          "every slot of a tree sum has as many elements as the output");
   }
   for (const auto [destination, source] : sum.steps) {
     CHECK(destination >= 0 && destination < slots && source >= 0 && source < slots && destination != source,

@@ -25,6 +25,12 @@ std::vector<View> views_of(const Ranges& ranges) {
   return views;
 }
 
+std::vector<ConstBufferView> views_of(const Slots& slots) {
+  std::vector<ConstBufferView> views;
+  for (const auto& run : slots.runs()) views.push_back(run.all.view);
+  return views;
+}
+
 /// One term, which is where the sum belongs.
 bool is_in_place(const TreeSum& sum) {
   return sum.slots.size() == 1 && sum.steps.empty() && sum.factor == 1.0F &&
@@ -137,11 +143,10 @@ void accumulate(ConstElements source, Elements destination, StreamView stream) {
 
 void tree_sum(TreeSum sum, StreamView stream) {
   if (sum.output.view.bytes == 0 || is_in_place(sum)) return;
-  if (auto* order = stream->order())
-    order->task("tree_sum", {views_of<ConstBufferView>(sum.slots), {sum.output.view}});
+  if (auto* order = stream->order()) order->task("tree_sum", {views_of(sum.slots), {sum.output.view}});
   if (auto* own = stream->kernels()) return own->tree_sum(sum);
   std::uint64_t bytes = sum.output.view.bytes;
-  for (const ConstElements& slot : sum.slots) bytes += slot.view.bytes;
+  for (const auto& run : sum.slots.runs()) bytes += run.all.view.bytes;
   enqueue(stream, "tree_sum", bytes, [sum = std::move(sum)] { tree_sum(sum); });
 }
 

@@ -10,6 +10,7 @@
 #include "gpu/buffer.hpp"
 #include "gpu/elements.hpp"
 #include "gpu/optimizer_options.hpp"
+#include "gpu/slots.hpp"
 #include "gpu/stream.hpp"
 
 namespace troupe::gpu {
@@ -61,7 +62,7 @@ void accumulate(ConstElements source, Elements destination);
 /// slots and stores slot 0, multiplied by `factor`, in `output`. The slots themselves are unchanged. The
 /// output may be one of the slots, if their dtypes are the same.
 struct TreeSum {
-  std::vector<ConstElements> slots;
+  Slots slots;
   std::span<const core::TreeStep> steps;
   float factor = 1;
   Elements output;

@@ -25,13 +25,14 @@ Given given(const gpu::Operation& operation, std::size_t index) {
   switch (operation.kind) {
     case gpu::OperationKind::all_gather: {
       Given all;
-      for (const auto count : operation.input_counts) all.emplace_back(all.size(), count);
+      const auto& counts = operation.input_counts;
+      for (std::size_t member = 0; member < counts.size(); ++member) all.emplace_back(member, counts[member]);
       return all;
     }
     case gpu::OperationKind::all_to_all:
-      return {{index, gpu::total_of(operation.input_counts)}};
+      return {{index, operation.input_counts.total()}};
     case gpu::OperationKind::reduce_scatter:
-      return {{index, gpu::total_of(operation.output_counts)}};
+      return {{index, operation.output_counts.total()}};
     case gpu::OperationKind::broadcast:
       return {{static_cast<std::size_t>(operation.peer), elements(operation.output.bytes)}};
     case gpu::OperationKind::all_reduce:

@@ -79,7 +79,7 @@ namespace {
 std::int64_t bytes_given(const gpu::Operation& operation, int index, int size) {
   const auto whole = static_cast<std::int64_t>(std::max(operation.input.bytes, operation.output.bytes));
   const auto element = static_cast<std::int64_t>(core::size_of(operation.dtype));
-  const auto counted = [&](const std::vector<std::size_t>& counts) {
+  const auto counted = [&](gpu::PartCountsView counts) {
     const auto own = static_cast<std::size_t>(index);
     return own < counts.size() ? static_cast<std::int64_t>(counts[own]) * element : 0;
   };
@@ -93,9 +93,8 @@ std::int64_t bytes_given(const gpu::Operation& operation, int index, int size) {
     case gpu::OperationKind::all_gather:
       return counted(operation.input_counts) * (size - 1);
     case gpu::OperationKind::all_to_all:
-      return (operation.rows.input
-                  ? static_cast<std::int64_t>(gpu::total_of(operation.input_counts)) * element
-                  : static_cast<std::int64_t>(operation.input.bytes)) -
+      return (operation.rows.input ? static_cast<std::int64_t>(operation.input_counts.total()) * element
+                                   : static_cast<std::int64_t>(operation.input.bytes)) -
              counted(operation.input_counts);
     case gpu::OperationKind::broadcast:
       return operation.peer == index ? whole * (size - 1) : 0;

@@ -104,7 +104,7 @@ void add_reductions(const Arrays& arrays, std::vector<Case>& cases) {
   static constexpr std::array<core::TreeStep, 3> kSteps{{{0, 1}, {2, 3}, {0, 2}}};
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     gpu::TreeSum sum{.steps = kSteps, .factor = 0.25F, .output = arrays.elements(0, dtype)};
-    for (std::size_t i = 1; i <= 4; ++i) sum.slots.emplace_back(arrays.elements(i, dtype));
+    for (std::size_t i = 1; i <= 4; ++i) sum.slots.push_back(arrays.elements(i, dtype));
     cases.push_back({fmt::format("tree_sum of 4 {}", core::name_of(dtype)),
                      kElements * core::size_of(dtype) * 5, [sum] { gpu::tree_sum(sum); }});
   }

@@ -27,10 +27,20 @@ Counts Counts::bounded(std::int64_t most, std::int64_t members) {
 }
 
 Counts Counts::table(const std::vector<std::int64_t>& elements) {
-  Counts counts;
+  std::vector<CountRun> runs;
   for (const std::int64_t count : elements) {
-    if (counts.runs.empty() || counts.runs.back().elements != count) counts.runs.push_back({count, 0});
-    ++counts.runs.back().members;
+    if (runs.empty() || runs.back().elements != count) runs.push_back({count, 0});
+    ++runs.back().members;
+  }
+  return of_runs(runs);
+}
+
+Counts Counts::of_runs(const std::vector<CountRun>& runs) {
+  Counts counts;
+  for (const auto& [elements, members] : runs) {
+    if (members == 0) continue;
+    if (counts.runs.empty() || counts.runs.back().elements != elements) counts.runs.push_back({elements, 0});
+    counts.runs.back().members += members;
   }
   counts.kind = counts.runs.size() == 1 ? CountKind::even : CountKind::table;
   return counts;

@@ -31,6 +31,8 @@ struct Counts {
   static Counts bounded(std::int64_t most, std::int64_t members);
   /// `even` when all are equal.
   static Counts table(const std::vector<std::int64_t>& elements);
+  /// The same; runs without members are left out.
+  static Counts of_runs(const std::vector<CountRun>& runs);
 
   std::int64_t members() const;
   std::int64_t total() const;

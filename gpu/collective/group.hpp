@@ -18,6 +18,7 @@
 #include "core/ids.hpp"
 #include "core/result.hpp"
 #include "gpu/buffer.hpp"
+#include "gpu/collective/part_counts.hpp"
 #include "gpu/device.hpp"
 #include "gpu/stream.hpp"
 
@@ -85,8 +86,8 @@ struct Operation {
   ReduceOp reduce = ReduceOp::sum;
   ConstBufferView input;
   BufferView output;
-  std::vector<std::size_t> input_counts;
-  std::vector<std::size_t> output_counts;
+  PartCounts input_counts;
+  PartCounts output_counts;
   RowLists rows;
   int peer = 0;  ///< root of a broadcast, or the other side of send and receive, as an index in the group
   /// From the moment the operation starts on its stream; when it expires, the operation ends in Errc::timeout

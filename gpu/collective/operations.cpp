@@ -1,7 +1,6 @@
 #include "gpu/collective/operations.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -132,7 +131,7 @@ class Inspection {
     return {};
   }
 
-  Result<void> check_no_counts(std::string_view field, const std::vector<std::size_t>& counts) {
+  Result<void> check_no_counts(std::string_view field, const PartCounts& counts) {
     if (counts.empty()) return {};
     return refuse(operation_, "{}: expected none, found {}", field, counts.size());
   }
@@ -154,15 +153,14 @@ class Inspection {
   }
 
   /// Reduce-scatter and all-gather: one side has all parts, the other this member's.
-  Result<void> check_parts(std::string_view field, std::vector<std::size_t>& counts,
-                           std::string_view all_field, ConstBufferView all, std::string_view own_field,
-                           ConstBufferView own) {
+  Result<void> check_parts(std::string_view field, PartCounts& counts, std::string_view all_field,
+                           ConstBufferView all, std::string_view own_field, ConstBufferView own) {
     TRY(fill_counts(field, counts, all_field, all));
     if (own.bytes != counts[index_] * width_) {
       return refuse(operation_, "{}: expected {}[{}] = {} elements, found {}", own_field, field, index_,
                     counts[index_], own.bytes / width_);
     }
-    const std::size_t begin = total_of(std::span(counts).first(index_)) * width_;
+    const std::size_t begin = counts.before(index_) * width_;
     const bool in_place = own.bytes > 0 && own.data == all.data + begin;
     if (!in_place && overlap(own, all)) {
       return refuse(operation_, "{}: expected memory apart from {}, or its part {}", own_field, all_field,
@@ -202,7 +200,7 @@ class Inspection {
     Value value;
   };
 
-  Result<void> check_rows(Field<std::vector<std::size_t>&> counts,
+  Result<void> check_rows(Field<PartCounts&> counts,
                           Field<const std::optional<std::vector<std::int64_t>>&> rows,
                           Field<ConstBufferView> view) {
     const std::size_t elements = operation_.rows.elements;
@@ -212,14 +210,14 @@ class Inspection {
       return refuse(operation_, "{}: expected {} numbers, one per member, as rows are named; found {}",
                     counts.name, size_, counts.value.size());
     }
-    for (const std::size_t count : counts.value) {
-      if (count % elements != 0)
+    for (std::size_t member = 0; member < (counts.value.is_even() ? 1 : size_); ++member) {
+      if (counts.value[member] % elements != 0)
         return refuse(operation_, "{}: expected whole rows of {} elements, found {}", counts.name, elements,
-                      count);
+                      counts.value[member]);
     }
-    if (total_of(counts.value) != rows.value->size() * elements) {
+    if (counts.value.total() != rows.value->size() * elements) {
       return refuse(operation_, "{}: expected {} rows, as in {}, found {}", rows.name,
-                    total_of(counts.value) / elements, counts.name, rows.value->size());
+                    counts.value.total() / elements, counts.name, rows.value->size());
     }
     const std::size_t there = view.value.bytes / (elements * width_);
     for (const std::int64_t row : *rows.value) {
@@ -230,24 +228,24 @@ class Inspection {
     return {};
   }
 
-  Result<void> fill_counts(std::string_view field, std::vector<std::size_t>& counts,
-                           std::string_view view_field, ConstBufferView view) {
+  Result<void> fill_counts(std::string_view field, PartCounts& counts, std::string_view view_field,
+                           ConstBufferView view) {
     const std::size_t elements = view.bytes / width_;
     if (counts.empty()) {
       if (elements % size_ != 0) {
         return refuse(operation_, "{}: {} elements do not divide by {} members; give {}", view_field,
                       elements, size_, field);
       }
-      counts.assign(size_, elements / size_);
+      counts = PartCounts::even(elements / size_, size_);
       return {};
     }
     if (counts.size() != size_) {
       return refuse(operation_, "{}: expected {} numbers, one per member, found {}", field, size_,
                     counts.size());
     }
-    if (total_of(counts) != elements) {
+    if (counts.total() != elements) {
       return refuse(operation_, "{}: expected {} elements, the sum of {}, found {}", view_field,
-                    total_of(counts), field, elements);
+                    counts.total(), field, elements);
     }
     return {};
   }
@@ -292,10 +290,11 @@ std::optional<std::string> find_difference(const Signature& found, core::Rank wh
   const bool gathers = found.kind == OperationKind::all_gather;
   const auto& counts = gathers ? found.input_counts : found.output_counts;
   const auto& other = gathers ? expected.input_counts : expected.output_counts;
+  if (counts.is_even() && other.is_even() && counts[0] == other[0]) return std::nullopt;
   for (std::size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] == other[i]) continue;
     const auto field = fmt::format("{}[{}]", gathers ? "input_counts" : "output_counts", i);
-    if (auto text = differ(field, counts[i], who, other[i], first)) return text;
+    return differ(field, counts[i], who, other[i], first);
   }
   return std::nullopt;
 }
@@ -304,6 +303,12 @@ std::optional<std::string> find_difference(const Signature& found, core::Rank wh
 std::optional<std::string> find_uneven_exchange(std::span<const Signature> signatures,
                                                 std::span<const core::Rank> members) {
   constexpr std::size_t kReceivers = 64;
+  const auto usual = signatures[0].input_counts[0];
+  const auto is_usual = [&](PartCountsView counts) { return counts.is_even() && counts[0] == usual; };
+  const auto is_alike = [&](const Signature& s) {
+    return is_usual(s.input_counts) && is_usual(s.output_counts);
+  };
+  if (std::ranges::all_of(signatures, is_alike)) return std::nullopt;
   for (std::size_t first = 0; first < signatures.size(); first += kReceivers) {
     const std::size_t end = std::min(first + kReceivers, signatures.size());
     for (std::size_t from = 0; from < signatures.size(); ++from) {
@@ -428,7 +433,6 @@ Signature signature_of(const Operation& operation) {
                       .dtype = operation.dtype,
                       .reduce = operation.reduce,
                       .peer = operation.peer,
-                      .elements = 0,
                       .input_counts = operation.input_counts,
                       .output_counts = operation.output_counts};
   if (operation.input_counts.empty() && operation.output_counts.empty()) {
@@ -474,7 +478,7 @@ Result<int> index_of_self(const GroupOptions& options) {
     }
   }
   auto sorted = options.members;
-  std::ranges::sort(sorted);
+  if (!std::ranges::is_sorted(sorted)) std::ranges::sort(sorted);
   if (const auto twice = std::ranges::adjacent_find(sorted); twice != sorted.end()) {
     return core::fail(Errc::invalid_argument, "group '{}': members: rank {} is there twice", options.name,
                       twice->value);
@@ -487,13 +491,9 @@ Result<int> index_of_self(const GroupOptions& options) {
   return static_cast<int>(self - options.members.begin());
 }
 
-std::size_t total_of(std::span<const std::size_t> counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
-}
-
-std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts) {
+std::vector<std::size_t> offsets_of(PartCountsView counts) {
   std::vector<std::size_t> offsets(counts.size() + 1, 0);
-  std::partial_sum(counts.begin(), counts.end(), offsets.begin() + 1);
+  for (std::size_t i = 0; i < counts.size(); ++i) offsets[i + 1] = offsets[i] + counts[i];
   return offsets;
 }
 

@@ -13,7 +13,7 @@
 
 namespace troupe::gpu {
 
-/// The operation with its even counts written out, or Errc::invalid_argument naming the invalid field for
+/// The operation with its even counts filled in, or Errc::invalid_argument naming the invalid field for
 /// member `index` of a group of `size`. Every back-end calls it first in post().
 core::Result<Operation> prepare(Operation operation, int index, int size);
 
@@ -36,11 +36,11 @@ struct Signature {
   ReduceOp reduce = ReduceOp::sum;
   int peer = 0;
   std::size_t elements = 0;  ///< for all_reduce, broadcast, send and receive; the others have counts
-  std::span<const std::size_t> input_counts;
-  std::span<const std::size_t> output_counts;
+  PartCountsView input_counts;
+  PartCountsView output_counts;
 };
 
-/// The signature of a prepared operation; its spans refer to the operation's counts.
+/// The signature of a prepared operation; its counts are the operation's.
 Signature signature_of(const Operation& operation);
 
 /// A sentence naming the first member that posted something different from the first member, and the field;
@@ -63,10 +63,7 @@ struct ExchangeSide {
 std::string uneven_exchange(const ExchangeSide& from, const ExchangeSide& to);
 
 /// The offset of each part, in elements, and the total at the end: n + 1 numbers.
-std::vector<std::size_t> offsets_of(std::span<const std::size_t> counts);
-
-/// Elements of all parts combined.
-std::size_t total_of(std::span<const std::size_t> counts);
+std::vector<std::size_t> offsets_of(PartCountsView counts);
 
 /// Whether operations of this kind compute.
 bool reduces(OperationKind kind) noexcept;

@@ -55,7 +55,8 @@ OptimizerArrays arrays_of(const ParameterStep& step, BufferView first, BufferVie
 TreeProgram program_of(const TreeSum& sum) {
   CHECK(sum.steps.size() < TreeProgram::kSlots, "a tree sum has fewer steps than slots");
   TreeProgram program;
-  for (const ConstElements& slot : sum.slots) {
+  for (std::size_t place = 0; place < sum.slots.size(); ++place) {
+    const ConstElements slot = sum.slots[place];
     program.formats[program.slot_count] = format_of(slot.dtype);
     program.slots[program.slot_count++] = slot.view.data;
   }
@@ -298,7 +299,7 @@ void CudaKernels::tree_sum(const TreeSum& sum) {
       } else {
         const std::size_t first = (slots.size() - sum.slots.size()) * partial_bytes;
         part.output = {BufferView{static_cast<std::byte*>(partials) + first, bytes}, core::DType::f32};
-        slots.emplace_back(part.output);
+        slots.push_back(part.output);
       }
       if (status == cudaSuccess) status = launch_tree_sum(program_of(part), part.output.count(), target);
     }

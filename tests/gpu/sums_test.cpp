@@ -70,7 +70,7 @@ TEST_P(TreeSums, GiveTheTreesBitsForAnyLanesAndDtype) {
           slots.push_back(vector(dtype, mixed_numbers(kCount, 10U + lane, true)));
         }
         TreeSum sum{.slots = {}, .steps = steps, .factor = 1.0F / 3, .output = {}};
-        for (auto& slot : slots) sum.slots.emplace_back(slot.elements());
+        for (auto& slot : slots) sum.slots.push_back(slot.elements());
         const auto whole = vector(to, kCount);
         const auto pieces = vector(to, kCount);
 
@@ -78,8 +78,8 @@ TEST_P(TreeSums, GiveTheTreesBitsForAnyLanesAndDtype) {
         run([&](auto... stream) { tree_sum(sum, stream...); });
         in_pieces(kCount, [&](std::size_t first, std::size_t length) {
           TreeSum part = sum;
-          for (std::size_t i = 0; i < slots.size(); ++i)
-            part.slots[i] = slots[i].elements().part(first, length);
+          part.slots = {};
+          for (auto& slot : slots) part.slots.push_back(slot.elements().part(first, length));
           part.output = pieces.elements().part(first, length);
           run([&](auto... stream) { tree_sum(part, stream...); });
         });
@@ -102,7 +102,7 @@ TEST_P(TreeSums, TakeAnyNumberOfSlots) {
       for (unsigned lane = 0; lane < static_cast<unsigned>(lanes); ++lane)
         slots.push_back(vector(dtype, mixed_numbers(kCount, 10U + lane, true)));
       TreeSum sum{.slots = {}, .steps = steps, .factor = 1.0F / 3, .output = {}};
-      for (auto& slot : slots) sum.slots.emplace_back(slot.elements());
+      for (auto& slot : slots) sum.slots.push_back(slot.elements());
       const auto expected = sums_of_tree(slots, dtype, 1.0F / 3);
       // Over the last one, which the last pass may read.
       sum.output = slots.back().elements();
@@ -122,7 +122,7 @@ TEST_P(TreeSums, TakeAnyNumberOfSlotsOneAfterTheOther) {
   TreeSum sum;
   for (int slot = 0; slot < kSlots; ++slot) {
     slots.push_back(vector(DType::f32, mixed_numbers(kCount, static_cast<unsigned>(slot), false)));
-    sum.slots.emplace_back(slots.back().elements());
+    sum.slots.push_back(slots.back().elements());
     if (slot > 0) steps.push_back({0, slot});
   }
   const auto output = vector(DType::f32, kCount);
@@ -164,7 +164,7 @@ TEST_P(TreeSums, TakeSlotsOfSeveralDtypes) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::bf16, DType::f16, DType::f32})
       slots.push_back(vector(dtype, mixed_numbers(count, seed++, true)));
     TreeSum sum{.slots = {}, .steps = steps, .factor = 0.1F, .output = slots[0].elements()};
-    for (const auto& slot : slots) sum.slots.emplace_back(slot.elements());
+    for (const auto& slot : slots) sum.slots.push_back(slot.elements());
     std::vector<std::vector<float>> values;
     for (const auto& slot : slots) values.push_back(slot.values());
 
@@ -194,6 +194,31 @@ TEST_P(TreeSums, KeepTheirSlotsAndMayWriteOverOne) {
 
     expect_same(first, expected);
     expect_same(second, second_before);
+  }
+}
+
+/// The parts that arrive from the members of a group are such slots; here some come in another order.
+TEST_P(TreeSums, OfEqualPartsAreThoseOfSlots) {
+  constexpr std::size_t kCount = 24, kSlots = 37;
+  const auto steps = core::finishing_program(core::split_lanes(kSlots, {kSlots}).value());
+  for (const DType dtype : kSummedTypes) {
+    const auto range = vector(dtype, mixed_numbers(kCount * kSlots, 5, true));
+    const auto together = vector(dtype, kCount), apart = vector(dtype, kCount);
+    Slots cut;
+    cut.add(range.elements(), kSlots);
+    TreeSum sum{.slots = {}, .steps = steps, .factor = 0.3F, .output = together.elements()};
+    sum.slots.add(cut, 30, 7);
+    sum.slots.add(cut, 0, 30);
+    TreeSum each{.slots = {}, .steps = steps, .factor = 0.3F, .output = apart.elements()};
+    for (std::size_t i = 0; i < kSlots; ++i)
+      each.slots.push_back(range.elements().part((30 + i) % kSlots * kCount, kCount));
+
+    run([&](auto... stream) { tree_sum(sum, stream...); });
+    run([&](auto... stream) { tree_sum(each, stream...); });
+
+    EXPECT_EQ(sum.slots.runs().size(), 2U);
+    EXPECT_EQ(sum.slots.size(), kSlots);
+    expect_same(together, apart.values());
   }
 }
 

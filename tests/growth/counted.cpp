@@ -17,6 +17,7 @@ void* operator new(std::size_t bytes) {
   void* memory = std::malloc(bytes > 0 ? bytes : 1);
   if (memory == nullptr) std::abort();
   all.allocations += 1;
+  all.allocated += malloc_usable_size(memory);
   all.bytes += malloc_usable_size(memory);
   all.most = std::max(all.most, all.bytes);
   return memory;

@@ -16,6 +16,7 @@ namespace {
 /// What a rank of a job costs.
 struct CostOfARank {
   double allocations = 0;
+  double bytes = 0;  ///< allocated, without the memory of its device
   double events = 0;
   double messages = 0;
 };
@@ -44,7 +45,7 @@ CostOfARank cost_of(const GrowingJob& job, int ranks) {
   SimulationOptions options;
   options.ranks = {ranks};
   Simulation simulation(options);
-  const auto before = counted.allocations;
+  const auto before = counted;
 
   const auto report = simulation.run([&](SimulatedRank& rank) -> core::Result<void> {
     const auto result = simulate_tiny_rank(rank, trainer);
@@ -54,7 +55,8 @@ CostOfARank cost_of(const GrowingJob& job, int ranks) {
 
   EXPECT_TRUE(report.violations.empty());
   for (const auto& result : report.results) EXPECT_TRUE(result.has_value());
-  return {static_cast<double>(counted.allocations - before) / ranks,
+  return {static_cast<double>(counted.allocations - before.allocations) / ranks,
+          static_cast<double>(counted.allocated - before.allocated) / ranks,
           static_cast<double>(report.events) / ranks, static_cast<double>(report.messages) / ranks};
 }
 
@@ -69,6 +71,15 @@ TEST_P(Growth, OfAJobCostsEachRankNoMore) {
   EXPECT_LE(many.allocations, 1.02 * few.allocations) << few.allocations;
   EXPECT_LE(many.events, 1.02 * few.events) << few.events;
   EXPECT_LE(many.messages, 1.02 * few.messages) << few.messages;
+}
+
+/// What is alike for all members of a collective is said once, and not for each of them.
+TEST(GrowthOfZero3, TakesFewBytesForEachMember) {
+  constexpr int kUnits = 16;
+  const auto few = cost_of({core::Strategy::zero3}, 32);
+  const auto many = cost_of({core::Strategy::zero3}, 128);
+
+  EXPECT_LE((many.bytes - few.bytes) / (128 - 32) / kUnits, 120) << few.bytes << " and " << many.bytes;
 }
 
 /// Longer than a silence counts as a loss.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "actors/planes/checkpoint/directory.hpp"
@@ -157,10 +156,8 @@ void ReplicaPlane::on(const OpenExchange& work) {
 }
 
 gpu::BufferView ReplicaPlane::own_part(const Exchange& plan, std::uint32_t round, std::uint32_t credit) {
-  const auto counts = plan.counts(round);
-  const auto before =
-      std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(place_), std::size_t{0});
-  return buffers_[credit].view().subview(before, counts[place_]);
+  const gpu::PartCounts counts = plan.counts(round);
+  return buffers_[credit].view().subview(counts.before(place_), counts[place_]);
 }
 
 void ReplicaPlane::on(const ReadRound& work) {
@@ -191,10 +188,8 @@ gpu::Operation ReplicaPlane::gather(const Exchange& plan, std::uint32_t round, g
   operation.dtype = core::DType::u8;
   operation.input_counts = plan.counts(round);
   const auto& counts = operation.input_counts;
-  const auto before =
-      std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(place_), std::size_t{0});
-  operation.input = buffer.subview(before, counts[place_]);
-  operation.output = buffer.subview(0, std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
+  operation.input = buffer.subview(counts.before(place_), counts[place_]);
+  operation.output = buffer.subview(0, counts.total());
   operation.deadline = options_.deadline;
   return operation;
 }

@@ -1,6 +1,6 @@
 #include <algorithm>
 #include <array>
-#include <numeric>
+#include <utility>
 
 #include "actors/planes/step/data_plane_state.hpp"
 #include "actors/planes/step/ranges.hpp"
@@ -12,12 +12,13 @@ namespace troupe::actors {
 
 namespace {
 
-std::vector<std::size_t> sizes(const std::vector<std::int64_t>& counts) {
-  return {counts.begin(), counts.end()};
-}
-
-std::size_t total(const std::vector<std::size_t>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+gpu::PartCounts part_counts(const core::Counts& counts) {
+  if (counts.runs.size() == 1) {
+    return gpu::PartCounts::even(static_cast<std::size_t>(counts.runs[0].elements),
+                                 static_cast<std::size_t>(counts.runs[0].members));
+  }
+  const auto each = counts.each();
+  return std::vector<std::size_t>(each.begin(), each.end());
 }
 
 /// A range of one of the rank's sums, which are f32.
@@ -124,7 +125,7 @@ DataPlane::State::Posted DataPlane::State::note(const core::RecipeStep&, Job& jo
 }
 
 DataPlane::State::Posted DataPlane::State::count(const core::RecipeStep&, Job& job) {
-  job.input_counts = sizes(job.launch.entry.counts.each());
+  job.input_counts = part_counts(job.launch.entry.counts);
   return {};
 }
 
@@ -148,34 +149,30 @@ DataPlane::State::Posted DataPlane::State::cut_part(const core::RecipeStep&, Job
 DataPlane::State::Posted DataPlane::State::cut_gather(const core::RecipeStep&, Job& job) {
   const auto& entry = job.launch.entry;
   const auto width = core::size_of(entry.wire);
-  job.input_counts.clear();
+  std::vector<std::size_t> counts;
   job.gathered.clear();
   for (const auto& range : core::chunk_ranges(entry, job.chunk)) {
-    job.input_counts.push_back(elements(range));
+    counts.push_back(elements(range));
     job.gathered.emplace_back(arena.gradients(job.bucket, 0, moved(range, job.launch.to.start)),
                               gradient_dtype(job.bucket));
   }
+  job.input_counts = std::move(counts);
   const auto own = job.gathered[static_cast<std::size_t>(job.launch.place)].count();
   job.sent = arena.outgoing(job.credit).subview(0, own * width);
-  job.arrived = arena.incoming(job.credit).subview(0, total(job.input_counts) * width);
+  job.arrived = arena.incoming(job.credit).subview(0, job.input_counts.total() * width);
   return {};
 }
 
 DataPlane::State::Posted DataPlane::State::cut_exchange(const core::RecipeStep&, Job& job) {
   const auto& entry = job.launch.entry;
   const auto width = core::size_of(entry.wire);
-  auto chunk = core::exchange_chunk(entry, job.launch.place, job.chunk);
-  job.input_counts = sizes(chunk.input_counts);
-  job.output_counts = sizes(chunk.output_counts);
-  job.ranges = std::move(chunk.ranges);
-  job.arrived = arena.incoming(job.credit).subview(0, total(job.output_counts) * width);
-  const auto own = job.ranges[static_cast<std::size_t>(job.launch.place)];
-  job.to = moved(own, job.launch.from.start);
-  job.terms.clear();
-  job.terms.reserve(job.launch.arriving);
-  const auto bytes = elements(own) * width;
-  for (std::size_t sum = 0; sum < job.launch.arriving; ++sum)
-    job.terms.emplace_back(job.arrived.subview(sum * bytes, bytes), entry.wire);
+  const auto chunk = core::exchange_chunk(entry, job.launch.place, job.chunk);
+  job.input_counts = part_counts(chunk.input_counts);
+  job.output_counts = part_counts(chunk.output_counts);
+  job.arrived = arena.incoming(job.credit).subview(0, job.output_counts.total() * width);
+  job.to = moved(chunk.own, job.launch.from.start);
+  job.terms = {};
+  job.terms.add({job.arrived, entry.wire}, job.launch.arriving);
   return {};
 }
 
@@ -198,9 +195,9 @@ void DataPlane::State::send_sum(Job& job) {
 /// In the order of the receivers: their part of each sum.
 void DataPlane::State::send_packed(Job& job) {
   const auto wire = job.launch.entry.wire;
-  job.sent = arena.outgoing(job.credit).subview(0, total(job.input_counts) * core::size_of(wire));
+  job.sent = arena.outgoing(job.credit).subview(0, job.input_counts.total() * core::size_of(wire));
   std::vector<gpu::ConstElements> sent;
-  for (const auto& range : job.ranges) {
+  for (const auto& range : core::chunk_ranges(job.launch.entry, job.chunk)) {
     for (const auto& root : job.roots) sent.emplace_back(part_of(root, range), core::DType::f32);
   }
   gpu::pack(std::move(sent), {job.sent, wire}, stream_of(job.launch).get());
@@ -227,11 +224,10 @@ DataPlane::State::Posted DataPlane::State::pack_blocks(const core::RecipeStep& s
 }
 
 DataPlane::State::Posted DataPlane::State::keep(const core::RecipeStep&, Job& job) {
-  const auto chunk = core::exchange_chunk(job.launch.entry, job.launch.place, job.chunk);
-  const auto own = chunk.ranges.front();
+  const auto own = core::chunk_range(job.launch.entry, job.chunk, 0);
   job.to = moved(own, job.launch.from.start);
-  job.terms.clear();
-  for (const auto& root : job.roots) job.terms.emplace_back(part_of(root, own), core::DType::f32);
+  job.terms = {};
+  for (const auto& root : job.roots) job.terms.push_back({part_of(root, own), core::DType::f32});
   return {};
 }
 
@@ -267,8 +263,7 @@ DataPlane::State::Posted DataPlane::State::add_tree(const core::RecipeStep& step
   const auto terms = terms_of(job);
   for (const auto& root : *job.launch.sums) {
     gpu::TreeSum sum;
-    sum.slots.reserve(root.terms.size());
-    for (const auto term : root.terms) sum.slots.push_back(terms[term]);
+    for (const auto& [first, count] : root.terms) sum.slots.add(terms, first, count);
     sum.steps = root.steps;
     sum.factor = factor_of(step);
     sum.output = {destination_of(root, job), core::DType::f32};
@@ -284,11 +279,12 @@ DataPlane::State::Posted DataPlane::State::add_in_order(const core::RecipeStep& 
   const auto terms = terms_of(job);
   const auto& sum = job.launch.sums->front();
   const gpu::Elements output{destination_of(sum, job), core::DType::f32};
-  std::vector<gpu::ConstElements> before;
-  for (std::size_t next = 0; next < terms.size(); before = {output}) {
+  for (std::size_t next = 0; next < terms.size();) {
     gpu::TreeSum pass;
-    pass.slots = before;
-    while (next < terms.size() && pass.slots.size() < kTerms) pass.slots.push_back(terms[next++]);
+    if (next > 0) pass.slots.push_back(output);
+    const auto count = std::min(kTerms - pass.slots.size(), terms.size() - next);
+    pass.slots.add(terms, next, count);
+    next += count;
     pass.steps = std::span(sum.steps).first(pass.slots.size() - 1);
     pass.output = output;
     gpu::tree_sum(std::move(pass), queue(step, job).get());
@@ -298,10 +294,8 @@ DataPlane::State::Posted DataPlane::State::add_in_order(const core::RecipeStep& 
 
 DataPlane::State::Posted DataPlane::State::add_members(const core::RecipeStep& step, Job& job) {
   const auto& order = job.launch.sums->front();
-  const auto bytes = elements(job.to) * core::size_of(job.launch.entry.wire);
   gpu::TreeSum sum;
-  for (const auto member : order.terms)
-    sum.slots.emplace_back(job.arrived.subview(member * bytes, bytes), core::DType::f32);
+  sum.slots.add({job.arrived, core::DType::f32}, static_cast<std::size_t>(job.launch.entry.counts.members()));
   sum.steps = order.steps;
   sum.factor = factor_of(step);
   sum.output = {memory_of(step.to, job.to, job), core::DType::f32};
@@ -337,12 +331,11 @@ DataPlane::State::Posted DataPlane::State::unpack_others(const core::RecipeStep&
 }
 
 /// Sums of earlier rounds come before what has arrived.
-std::vector<gpu::ConstElements> DataPlane::State::terms_of(const Job& job) {
-  std::vector<gpu::ConstElements> terms;
-  terms.reserve(job.launch.rested.size() + job.terms.size());
+gpu::Slots DataPlane::State::terms_of(const Job& job) {
+  gpu::Slots terms;
   for (const int slot : job.launch.rested)
-    terms.emplace_back(arena.gradients(job.bucket, slot, job.to), core::DType::f32);
-  terms.insert(terms.end(), job.terms.begin(), job.terms.end());
+    terms.push_back({arena.gradients(job.bucket, slot, job.to), core::DType::f32});
+  terms.add(job.terms, 0, job.terms.size());
   return terms;
 }
 

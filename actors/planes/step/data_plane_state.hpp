@@ -15,8 +15,10 @@
 #include "actors/planes/step/busy_time.hpp"
 #include "actors/planes/step/data_plane.hpp"
 #include "actors/planes/step/rank_program.hpp"
+#include "gpu/collective/part_counts.hpp"
 #include "gpu/elements.hpp"
 #include "gpu/order/task_order.hpp"
+#include "gpu/slots.hpp"
 
 namespace troupe::actors {
 
@@ -55,13 +57,12 @@ struct DataPlane::State {
     std::size_t credit = 0;  ///< of staging
     Flight flight{};
     std::vector<gpu::BufferView> roots{};  ///< this rank's sums
-    std::vector<core::ElementRange> ranges{};
-    std::vector<std::size_t> input_counts{};
-    std::vector<std::size_t> output_counts{};
+    gpu::PartCounts input_counts{};
+    gpu::PartCounts output_counts{};
     gpu::BufferView sent{};
     gpu::BufferView arrived{};
-    std::vector<gpu::Elements> gathered{};    ///< by member: where what arrives belongs
-    std::vector<gpu::ConstElements> terms{};  ///< what has arrived, to be added
+    std::vector<gpu::Elements> gathered{};  ///< by member: where what arrives belongs
+    gpu::Slots terms{};                     ///< what has arrived, to be added
   };
   using Posted = core::Result<void>;
 
@@ -183,7 +184,7 @@ struct DataPlane::State {
   void send_sum(Job& job);
   void send_packed(Job& job);
   void unpack_members(const core::RecipeStep& step, Job& job, std::size_t first, std::size_t end);
-  std::vector<gpu::ConstElements> terms_of(const Job& job);
+  gpu::Slots terms_of(const Job& job);
   gpu::BufferView sum_at(const KeptSum& sum, core::ElementRange whole, core::ElementRange range,
                          core::BucketIndex bucket, int full_slot) const;
   gpu::BufferView destination_of(const RootSum& sum, const Job& job) const;

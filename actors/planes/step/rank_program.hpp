@@ -25,11 +25,17 @@ struct KeptSum {
   int slot = 0;
 };
 
+/// Terms with numbers in a row.
+struct TermRun {
+  std::size_t first = 0;
+  std::size_t count = 0;
+};
+
 /// One of the sums that a reduction leaves.
 struct RootSum {
   /// What it is the sum of, in the order of the tree: numbers of what was kept here before, then of what
   /// arrived.
-  std::vector<std::size_t> terms;
+  std::vector<TermRun> terms;
   std::vector<core::TreeStep> steps;  ///< over places among the terms
   KeptSum kept;                       ///< where it goes
 };

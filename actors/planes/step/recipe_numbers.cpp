@@ -11,11 +11,14 @@ namespace {
 /// In the order of members, each of which has one sum.
 RootSum one_after_another(std::int64_t members) {
   RootSum sum;
-  for (int member = 0; member < members; ++member) {
-    sum.terms.push_back(static_cast<std::size_t>(member));
-    if (member > 0) sum.steps.push_back({0, member});
-  }
+  sum.terms = {{0, static_cast<std::size_t>(members)}};
+  for (int member = 1; member < members; ++member) sum.steps.push_back({0, member});
   return sum;
+}
+
+void add_term(std::size_t number, std::vector<TermRun>& terms) {
+  if (terms.empty() || terms.back().first + terms.back().count != number) terms.push_back({number, 0});
+  terms.back().count += 1;
 }
 
 }  // namespace
@@ -166,7 +169,7 @@ std::vector<RootSum> RankProgram::sums_left(const PlannedLaunch& launch) const {
     const auto first = merge.roots[root];
     const auto end = root + 1 < roots.size() ? merge.roots[root + 1] : static_cast<int>(order.size());
     for (int at = first; at < end; ++at)
-      sum.terms.push_back(static_cast<std::size_t>(order[static_cast<std::size_t>(at)]));
+      add_term(static_cast<std::size_t>(order[static_cast<std::size_t>(at)]), sum.terms);
     for (const auto& [destination, source] : merge.steps) {
       if (destination >= first && destination < end)
         sum.steps.push_back({destination - first, source - first});

@@ -180,9 +180,9 @@ Result<Peers::Collective> collective_of(const troupe_collective& asked, int memb
   operation.peer = asked.root;
   operation.deadline = limit_of(asked.milliseconds);
   if (asked.input_counts != nullptr)
-    operation.input_counts.assign(asked.input_counts, asked.input_counts + members);
+    operation.input_counts = std::vector<std::size_t>(asked.input_counts, asked.input_counts + members);
   if (asked.output_counts != nullptr)
-    operation.output_counts.assign(asked.output_counts, asked.output_counts + members);
+    operation.output_counts = std::vector<std::size_t>(asked.output_counts, asked.output_counts + members);
   collective.inputs = TRY(pieces_of("inputs", asked.inputs, asked.input_pieces, operation.dtype));
   collective.outputs = TRY(pieces_of("outputs", asked.outputs, asked.output_pieces, operation.dtype));
   return collective;

@@ -57,8 +57,7 @@ Result<void> SessionDeviceGroup::exchange_and_add(gpu::ConstElements all, gpu::E
   const auto taken = scratch.subview(0, size_ * bytes);
   TRY(group_->wait(TRY(group_->all_to_all(all.view, counts, taken, Counts(size_, own.count()), all.dtype))));
   gpu::TreeSum sum{.slots = {}, .steps = in_order_, .factor = 1, .output = own};
-  for (std::size_t member = 0; member < size_; ++member)
-    sum.slots.emplace_back(taken.subview(member * bytes, bytes), all.dtype);
+  sum.slots.add({taken, all.dtype}, size_);
   if (bytes > 0) gpu::tree_sum(std::move(sum), compute_);
   return {};
 }

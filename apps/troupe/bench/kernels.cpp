@@ -135,7 +135,7 @@ class Bench {
       gpu::TreeSum sum;
       const auto part = f32(0).view.bytes / kPartials / 16 * 16;
       for (int i = 0; i < kPartials; ++i)
-        sum.slots.emplace_back(f32(0).view.subview(static_cast<std::size_t>(i) * part, part), DType::f32);
+        sum.slots.push_back({f32(0).view.subview(static_cast<std::size_t>(i) * part, part), DType::f32});
       sum.steps = steps_;
       sum.output = {f32(1).view.subview(0, part), DType::f32};
       gpu::tree_sum(std::move(sum), s);

@@ -55,10 +55,6 @@ NcclReduction reduction_of(ReduceOp reduce) {
   }
 }
 
-bool are_even(const std::vector<std::size_t>& counts) {
-  return std::ranges::all_of(counts, [&](std::size_t count) { return count == counts.front(); });
-}
-
 /// Builds the calls of one member.
 class Planner {
  public:
@@ -118,10 +114,9 @@ class Planner {
 
   void reduce_scatter() {
     const auto& counts = operation_.output_counts;
+    if (counts.is_even())
+      return add(Function::reduce_scatter, operation_.input.data, operation_.output.data, counts[0]);
     const auto offsets = offsets_of(counts);
-    if (are_even(counts)) {
-      return add(Function::reduce_scatter, operation_.input.data, operation_.output.data, counts.front());
-    }
     for (std::size_t root = 0; root < counts.size(); ++root) {
       add(Function::reduce, operation_.input.data + offsets[root] * width_,
           root == index_ ? operation_.output.data : nullptr, counts[root], static_cast<int>(root));
@@ -130,11 +125,9 @@ class Planner {
 
   void all_gather() {
     const auto& counts = operation_.input_counts;
+    if (counts.is_even())
+      return move(Function::all_gather, operation_.input.data, operation_.output.data, counts[0] * width_);
     const auto offsets = offsets_of(counts);
-    if (are_even(counts)) {
-      return move(Function::all_gather, operation_.input.data, operation_.output.data,
-                  counts.front() * width_);
-    }
     for (std::size_t root = 0; root < counts.size(); ++root) {
       std::byte* const part = operation_.output.data + offsets[root] * width_;
       move(Function::broadcast, root == index_ ? operation_.input.data : part, part, counts[root] * width_,

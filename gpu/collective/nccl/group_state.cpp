@@ -25,8 +25,8 @@ std::string common_text(const Operation& operation) {
   if (operation.kind == OperationKind::broadcast) text += fmt::format(" from {}", operation.peer);
   if (operation.kind == OperationKind::all_to_all) return text;
   text += fmt::format(" {}", signature.elements);
-  for (const auto counts : {signature.input_counts, signature.output_counts}) {
-    for (const std::size_t count : counts) text += fmt::format(" {}", count);
+  for (const auto& counts : {signature.input_counts, signature.output_counts}) {
+    for (std::size_t member = 0; member < counts.size(); ++member) text += fmt::format(" {}", counts[member]);
   }
   return text;
 }

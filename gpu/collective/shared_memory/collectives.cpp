@@ -66,12 +66,12 @@ class Collective {
   }
 
   /// The number of rounds for the largest part; at least one, which brings the signatures.
-  std::size_t rounds(std::span<const std::size_t> counts, std::size_t step) const {
-    const std::size_t most = *std::ranges::max_element(counts) * width_;
+  std::size_t rounds(PartCountsView counts, std::size_t step) const {
+    const std::size_t most = counts.most() * width_;
     return std::max<std::size_t>(1, (most + step - 1) / step);
   }
 
-  std::vector<Range> parts(std::span<const std::size_t> counts) const {
+  std::vector<Range> parts(PartCountsView counts) const {
     const auto offsets = offsets_of(counts);
     std::vector<Range> ranges;
     for (std::size_t i = 0; i < n_; ++i) ranges.push_back({offsets[i] * width_, counts[i] * width_});

@@ -1,7 +1,7 @@
 #include "gpu/collective/shared_memory/signature.hpp"
 
-#include <algorithm>
 #include <new>
+#include <span>
 
 namespace troupe::gpu {
 
@@ -13,8 +13,10 @@ void write_signature(const Signature& signature, std::byte* to) {
                            .input_counts = static_cast<std::uint32_t>(signature.input_counts.size()),
                            .output_counts = static_cast<std::uint32_t>(signature.output_counts.size()),
                            .elements = signature.elements};
-  auto* const counts = reinterpret_cast<std::size_t*>(to + sizeof(SharedSignature));
-  std::ranges::copy(signature.output_counts, std::ranges::copy(signature.input_counts, counts).out);
+  auto* next = reinterpret_cast<std::size_t*>(to + sizeof(SharedSignature));
+  for (const auto& of : {signature.input_counts, signature.output_counts}) {
+    for (std::size_t member = 0; member < of.size(); ++member) *next++ = of[member];
+  }
 }
 
 Signature read_signature(const std::byte* from) {
@@ -25,8 +27,8 @@ Signature read_signature(const std::byte* from) {
           .reduce = shared.reduce,
           .peer = shared.peer,
           .elements = shared.elements,
-          .input_counts = {counts, shared.input_counts},
-          .output_counts = {counts + shared.input_counts, shared.output_counts}};
+          .input_counts = std::span(counts, shared.input_counts),
+          .output_counts = std::span(counts + shared.input_counts, shared.output_counts)};
 }
 
 }  // namespace troupe::gpu

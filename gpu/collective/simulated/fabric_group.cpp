@@ -62,43 +62,58 @@ void FabricGroup::arrive(const MeetingKey& key, int index, Arrival arrival) {
   arrival.give_up = model_->timeline.now() + arrival.operation->deadline;
   arm(arrival.give_up);
   Meeting& meeting = meetings_[key];
-  meeting.arrivals.emplace(index, std::move(arrival));
-  meeting.seen.insert(index);
+  meeting.arrivals.resize(participants(key));
+  meeting.seen.resize(participants(key));
+  const auto place = *place_of(key, index);
+  meeting.arrivals[place] = std::move(arrival);
+  meeting.seen[place] = true;
+  meeting.present += 1;
   if (is_complete(key, meeting)) run(key, meeting);
 }
 
-std::vector<int> FabricGroup::participants(const MeetingKey& key) const {
-  if (key.source >= 0) return {key.source, key.destination};
-  std::vector<int> all;
-  for (int i = 0; i < size(); ++i) all.push_back(i);
-  return all;
+int FabricGroup::index_at(const MeetingKey& key, std::size_t place) {
+  if (key.source < 0) return static_cast<int>(place);
+  return place == 0 ? std::min(key.source, key.destination) : std::max(key.source, key.destination);
+}
+
+std::optional<std::size_t> FabricGroup::place_of(const MeetingKey& key, int index) {
+  if (key.source < 0) return static_cast<std::size_t>(index);
+  if (index != key.source && index != key.destination) return std::nullopt;
+  return index == index_at(key, 0) ? 0 : 1;
+}
+
+Arrival FabricGroup::take(Meeting& meeting, std::size_t place) {
+  meeting.present -= 1;
+  return std::exchange(meeting.arrivals[place], {});
 }
 
 /// Asked at each arrival, so without a look at all members.
 bool FabricGroup::is_complete(const MeetingKey& key, const Meeting& meeting) const {
-  const std::size_t expected = key.source >= 0 ? 2 : members_.size();
-  if (meeting.arrivals.size() < expected) return false;
+  if (meeting.present < participants(key)) return false;
   return !has_hung_ || missing(key, meeting).empty();
 }
 
 std::vector<int> FabricGroup::missing(const MeetingKey& key, const Meeting& meeting) const {
-  std::vector<int> indices = participants(key);
-  std::erase_if(indices, [&](int index) {
-    return meeting.arrivals.contains(index) && !members_[static_cast<std::size_t>(index)].hung;
-  });
+  std::vector<int> indices;
+  for (std::size_t place = 0; place < participants(key); ++place) {
+    const int index = index_at(key, place);
+    const bool is_here = meeting.arrivals[place].operation != nullptr;
+    if (!is_here || members_[static_cast<std::size_t>(index)].hung) indices.push_back(index);
+  }
   return indices;
 }
 
 std::optional<std::string> FabricGroup::disagreement(const MeetingKey& key, const Meeting& meeting) const {
-  const auto rank = [&](int index) { return ranks_[static_cast<std::size_t>(index)]; };
   if (key.source >= 0) {
-    return find_disagreement(signature_of(*meeting.arrivals.at(key.source).operation), rank(key.source),
-                             signature_of(*meeting.arrivals.at(key.destination).operation),
-                             rank(key.destination));
+    const auto signature = [&](int index) {
+      return signature_of(*meeting.arrivals[*place_of(key, index)].operation);
+    };
+    return find_disagreement(signature(key.source), rank_of(key.source), signature(key.destination),
+                             rank_of(key.destination));
   }
   std::vector<Signature> signatures;
-  for (const auto& [index, arrival] : meeting.arrivals)
-    signatures.push_back(signature_of(*arrival.operation));
+  signatures.reserve(meeting.arrivals.size());
+  for (const auto& arrival : meeting.arrivals) signatures.push_back(signature_of(*arrival.operation));
   return find_disagreement(signatures, ranks_);
 }
 
@@ -111,16 +126,15 @@ void FabricGroup::run(const MeetingKey& key, Meeting& meeting) {
     return;
   }
   meeting.running = true;
-  model_->timeline.after(duration(key, *meeting.arrivals.begin()->second.operation),
-                         [weak = weak_from_this(), key] {
-                           if (const auto self = weak.lock()) self->complete(key);
-                         });
+  model_->timeline.after(duration(key, *meeting.arrivals.front().operation), [weak = weak_from_this(), key] {
+    if (const auto self = weak.lock()) self->complete(key);
+  });
 }
 
 std::chrono::nanoseconds FabricGroup::duration(const MeetingKey& key, const Operation& operation) const {
   double slowdown = 1;
-  for (const int index : participants(key)) {
-    const auto found = model_->slowdowns.find(ranks_[static_cast<std::size_t>(index)]);
+  for (std::size_t place = 0; !model_->slowdowns.empty() && place < participants(key); ++place) {
+    const auto found = model_->slowdowns.find(rank_of(index_at(key, place)));
     if (found != model_->slowdowns.end()) slowdown = std::max(slowdown, found->second);
   }
   const double nanoseconds =
@@ -136,24 +150,27 @@ void FabricGroup::complete(const MeetingKey& key) {
   Meeting meeting = std::move(found->second);
   meetings_.erase(found);
   std::vector<const Operation*> operations;
-  for (const int index : participants(key)) operations.push_back(meeting.arrivals.at(index).operation.get());
+  operations.reserve(meeting.arrivals.size());
+  for (const auto& arrival : meeting.arrivals) operations.push_back(arrival.operation.get());
+  if (key.source > key.destination) std::swap(operations[0], operations[1]);  // the sender's first
   execute_together(operations);
 
-  const auto planned = take_planned_error(participants(key));
-  for (auto& [index, arrival] : meeting.arrivals) {
-    const core::Rank rank = ranks_[static_cast<std::size_t>(index)];
+  const auto planned = take_planned_error(key);
+  for (std::size_t place = 0; place < meeting.arrivals.size(); ++place) {
+    const int index = index_at(key, place);
     core::Result<void> result;
-    if (planned && std::ranges::count(planned->ranks, rank) > 0) result = tl::unexpected(planned->error);
-    finish(index, std::move(arrival), std::move(result));
-    if (planned && std::ranges::count(planned->ranks, rank) > 0) fail(index, planned->error);
+    const bool is_hit = planned && std::ranges::count(planned->ranks, rank_of(index)) > 0;
+    if (is_hit) result = tl::unexpected(planned->error);
+    finish(index, take(meeting, place), std::move(result));
+    if (is_hit) fail(index, planned->error);
   }
 }
 
-std::optional<FabricModel::PlannedError> FabricGroup::take_planned_error(const std::vector<int>& indices) {
+std::optional<FabricModel::PlannedError> FabricGroup::take_planned_error(const MeetingKey& key) {
   auto& all = model_->planned_errors;
   for (auto planned = all.begin(); planned != all.end(); ++planned) {
-    for (const int index : indices) {
-      if (std::ranges::count(planned->ranks, ranks_[static_cast<std::size_t>(index)]) == 0) continue;
+    for (std::size_t place = 0; place < participants(key); ++place) {
+      if (std::ranges::count(planned->ranks, rank_of(index_at(key, place))) == 0) continue;
       auto taken = std::move(*planned);
       all.erase(planned);
       return taken;
@@ -175,12 +192,10 @@ void FabricGroup::fail(int index, Error error) {
   member.failure = error;
   std::vector<Arrival> ended;
   for (auto entry = meetings_.begin(); entry != meetings_.end();) {
-    auto& arrivals = entry->second.arrivals;
-    if (const auto found = arrivals.find(index); found != arrivals.end()) {
-      ended.push_back(std::move(found->second));
-      arrivals.erase(found);
-    }
-    entry = arrivals.empty() ? meetings_.erase(entry) : std::next(entry);
+    auto& [key, meeting] = *entry;
+    const auto place = place_of(key, index);
+    if (place && meeting.arrivals[*place].operation != nullptr) ended.push_back(take(meeting, *place));
+    entry = meeting.present == 0 ? meetings_.erase(entry) : std::next(entry);
   }
   for (Arrival& arrival : ended) finish(index, std::move(arrival), tl::unexpected(error));
 }
@@ -189,7 +204,10 @@ void FabricGroup::kill(int index) {
   Member& member = members_[static_cast<std::size_t>(index)];
   if (member.dead) return;
   member.dead = true;
-  for (auto& [key, meeting] : meetings_) meeting.arrivals.erase(index);
+  for (auto& [key, meeting] : meetings_) {
+    const auto place = place_of(key, index);
+    if (place && meeting.arrivals[*place].operation != nullptr) take(meeting, *place);
+  }
   const Error error{Errc::peer_lost,
                     fmt::format("group '{}': rank {} died; abort, and make a new group in the next epoch",
                                 name_, ranks_[static_cast<std::size_t>(index)].value)};
@@ -220,9 +238,11 @@ void FabricGroup::expire() {
   std::map<int, Error> late;
   std::optional<std::chrono::nanoseconds> next;
   for (const auto& [key, meeting] : meetings_) {
-    for (const auto& [index, arrival] : meeting.arrivals) {
+    for (std::size_t place = 0; place < meeting.arrivals.size(); ++place) {
+      const auto& arrival = meeting.arrivals[place];
+      if (arrival.operation == nullptr) continue;
       if (arrival.give_up <= now) {
-        late.emplace(index, timeout_of(key, meeting, *arrival.operation));
+        late.emplace(index_at(key, place), timeout_of(key, meeting, *arrival.operation));
       } else {
         next = std::min(next.value_or(arrival.give_up), arrival.give_up);
       }
@@ -237,8 +257,8 @@ Error FabricGroup::timeout_of(const MeetingKey& key, const Meeting& meeting,
   std::vector<core::Rank> silent;
   std::string who;
   for (const int index : missing(key, meeting)) {
-    if (meeting.seen.contains(index) && !members_[static_cast<std::size_t>(index)].hung) continue;
-    silent.push_back(ranks_[static_cast<std::size_t>(index)]);
+    if (meeting.seen[*place_of(key, index)] && !members_[static_cast<std::size_t>(index)].hung) continue;
+    silent.push_back(rank_of(index));
     who += fmt::format("{}{}", who.empty() ? "" : ", ", silent.back().value);
   }
   return {Errc::timeout,

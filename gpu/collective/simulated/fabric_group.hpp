@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -56,7 +55,7 @@ struct MeetingKey {
 
 /// One member's operation, which its stream has reached.
 struct Arrival {
-  std::shared_ptr<const Operation> operation;  // shared with the task on the member's stream
+  std::shared_ptr<const Operation> operation;  ///< shared with the task on the member's stream; null: none
   std::shared_ptr<OperationStatus> status;
   Completion completion;
   std::chrono::nanoseconds give_up{};
@@ -88,21 +87,28 @@ class FabricGroup : public std::enable_shared_from_this<FabricGroup> {
     bool hung = false;
     std::optional<core::Error> failure;
   };
+  /// Those who take part come in ascending order of their indices.
   struct Meeting {
-    std::map<int, Arrival> arrivals;
-    std::set<int> seen;  ///< all that ever arrived, including those that have given up since
+    std::vector<Arrival> arrivals;
+    std::vector<bool> seen;  ///< has ever arrived, and may have given up since
+    std::size_t present = 0;
     bool running = false;
   };
   using Meetings = std::map<MeetingKey, Meeting>;
 
-  std::vector<int> participants(const MeetingKey& key) const;
+  std::size_t participants(const MeetingKey& key) const { return key.source >= 0 ? 2 : members_.size(); }
+  /// By their place among those who take part, and the other way round.
+  static int index_at(const MeetingKey& key, std::size_t place);
+  static std::optional<std::size_t> place_of(const MeetingKey& key, int index);
+  core::Rank rank_of(int index) const { return ranks_[static_cast<std::size_t>(index)]; }
+  static Arrival take(Meeting& meeting, std::size_t place);
   bool is_complete(const MeetingKey& key, const Meeting& meeting) const;
   /// The participants that prevent the meeting from running: absent, or hung.
   std::vector<int> missing(const MeetingKey& key, const Meeting& meeting) const;
   std::optional<std::string> disagreement(const MeetingKey& key, const Meeting& meeting) const;
   void run(const MeetingKey& key, Meeting& meeting);
   void complete(const MeetingKey& key);
-  std::optional<FabricModel::PlannedError> take_planned_error(const std::vector<int>& indices);
+  std::optional<FabricModel::PlannedError> take_planned_error(const MeetingKey& key);
   void finish(int index, Arrival arrival, core::Result<void> result);
   std::chrono::nanoseconds duration(const MeetingKey& key, const Operation& operation) const;
   void arm(std::chrono::nanoseconds give_up);

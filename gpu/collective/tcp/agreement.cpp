@@ -15,10 +15,6 @@ bool has_parts(OperationKind kind) {
   return kind == OperationKind::reduce_scatter || kind == OperationKind::all_gather;
 }
 
-bool are_even(std::span<const std::size_t> counts) {
-  return std::ranges::adjacent_find(counts, std::ranges::not_equal_to{}) == counts.end();
-}
-
 }  // namespace
 
 Agreement::Agreement(std::vector<core::Rank> members, int self)
@@ -28,7 +24,7 @@ Agreement::Agreement(std::vector<core::Rank> members, int self)
   for (Series& series : messages_) series.ahead.resize(members_.size());
 }
 
-std::span<const std::size_t> Agreement::counts_of(const Operation& operation) {
+PartCountsView Agreement::counts_of(const Operation& operation) {
   switch (operation.kind) {
     case OperationKind::reduce_scatter:
     case OperationKind::all_to_all:
@@ -50,8 +46,8 @@ Agreement::Words Agreement::words_of(const Operation& operation) {
   if (words.kind == OperationKind::broadcast) words.peer = static_cast<std::uint16_t>(signature.peer);
   if (!has_parts(words.kind)) return words;
   const auto counts = counts_of(operation);
-  words.has_counts = !are_even(counts);
-  if (!words.has_counts) words.elements = counts.front();
+  words.has_counts = !counts.is_even();
+  if (!words.has_counts) words.elements = counts[0];
   return words;
 }
 
@@ -61,8 +57,8 @@ std::string Agreement::words_to(int peer, const Operation& operation) {
     words.elements = operation.input_counts[static_cast<std::size_t>(peer)];
   std::string text = text_of(words);
   if (!words.has_counts) return text;
-  const auto counts = counts_of(operation);
-  text.append(reinterpret_cast<const char*>(counts.data()), counts.size_bytes());
+  const auto counts = counts_of(operation).each();
+  text.append(reinterpret_cast<const char*>(counts.data()), counts.size() * sizeof counts[0]);
   return text;
 }
 
@@ -100,8 +96,7 @@ void Agreement::begin(std::uint64_t slot, const Operation& operation) {
   own.slot = slot;
   own.words = words_of(operation);
   const bool keeps_counts = own.words.has_counts || operation.kind == OperationKind::all_to_all;
-  const auto counts = keeps_counts ? counts_of(operation) : std::span<const std::size_t>();
-  own.counts.assign(counts.begin(), counts.end());
+  own.counts = keeps_counts ? counts_of(operation).each() : std::vector<std::size_t>();
   series.last = slot;
   for (std::size_t peer = 0; peer < series.ahead.size(); ++peer) {
     auto& ahead = series.ahead[peer];
@@ -150,13 +145,12 @@ void Agreement::compare(int peer, const Said& theirs, const Said& own) {
 
 /// Compares those that have said something about this operation.
 std::optional<std::string> Agreement::find_among_all(const Said& own) const {
-  std::vector<std::vector<std::size_t>> counts(members_.size());
   std::vector<Signature> signatures;
   std::vector<core::Rank> ranks;
   for (std::size_t i = 0; i < members_.size(); ++i) {
     const Said& said = i == self_ ? own : heard_[i];
     if (said.slot != own.slot) continue;
-    signatures.push_back(signature_of(said, counts[i]));
+    signatures.push_back(signature_of(said));
     ranks.push_back(members_[i]);
   }
   if (auto sentence = find_disagreement(signatures, ranks)) return sentence;
@@ -170,15 +164,14 @@ std::optional<std::string> Agreement::find_among_all(const Said& own) const {
 }
 
 std::optional<std::string> Agreement::find_in_message(int peer, const Said& theirs, const Said& own) const {
-  std::vector<std::size_t> none;
-  auto sentence = find_disagreement(signature_of(theirs, none), members_[static_cast<std::size_t>(peer)],
-                                    signature_of(own, none), members_[self_]);
+  auto sentence = find_disagreement(signature_of(theirs), members_[static_cast<std::size_t>(peer)],
+                                    signature_of(own), members_[self_]);
   if (sentence) *sentence += "; both sides of a message must agree";
   return sentence;
 }
 
-/// `counts` is where those that are all alike are written out. Those of an exchange stay unknown.
-Signature Agreement::signature_of(const Said& said, std::vector<std::size_t>& counts) const {
+/// Its counts are those of `said`. Those of an exchange stay unknown.
+Signature Agreement::signature_of(const Said& said) const {
   Signature signature{.kind = said.words.kind,
                       .dtype = said.words.dtype,
                       .reduce = said.words.reduce,
@@ -188,8 +181,8 @@ Signature Agreement::signature_of(const Said& said, std::vector<std::size_t>& co
     signature.elements = said.words.elements;
     return signature;
   }
-  counts =
-      said.words.has_counts ? said.counts : std::vector<std::size_t>(members_.size(), said.words.elements);
+  const auto counts = said.words.has_counts ? PartCountsView(said.counts)
+                                            : PartCountsView::even(said.words.elements, members_.size());
   (said.words.kind == OperationKind::all_gather ? signature.input_counts : signature.output_counts) = counts;
   return signature;
 }

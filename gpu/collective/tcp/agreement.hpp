@@ -68,9 +68,9 @@ class Agreement {
   };
 
   static Words words_of(const Operation& operation);
-  static std::span<const std::size_t> counts_of(const Operation& operation);
+  static PartCountsView counts_of(const Operation& operation);
   static Said& place_in(Series& series, std::uint64_t slot) { return series.own[(slot >> 8) % kRemembered]; }
-  Signature signature_of(const Said& said, std::vector<std::size_t>& counts) const;
+  Signature signature_of(const Said& said) const;
   void compare(int peer, const Said& theirs, const Said& own);
   std::optional<std::string> find_among_all(const Said& own) const;
   std::optional<std::string> find_in_message(int peer, const Said& theirs, const Said& own) const;

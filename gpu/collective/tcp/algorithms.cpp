@@ -90,7 +90,7 @@ class TcpCollective {
     if (bytes > 0 && from != to) std::memcpy(to, from, bytes);
   }
 
-  std::vector<Range> parts(std::span<const std::size_t> counts) const {
+  std::vector<Range> parts(PartCountsView counts) const {
     const auto offsets = offsets_of(counts);
     std::vector<Range> ranges;
     for (std::size_t i = 0; i < n_; ++i) ranges.push_back({offsets[i] * width_, counts[i] * width_});

@@ -38,9 +38,9 @@ class Reader {
 
   bool has_dtype_of(const Reader& other) const { return dtype_ == other.dtype_; }
 
-  /// sum = these elements + those of `other`, which has the same dtype.
-  void add(const Reader& other, std::size_t first, std::size_t length, float* sum) const {
-    converter_.add(at(first), other.at(first), sum, length);
+  /// sum = these elements from `first` on + those of `other`, which has the same dtype, from `others` on.
+  void add(std::size_t first, const Reader& other, std::size_t others, std::size_t length, float* sum) const {
+    converter_.add(at(first), other.at(others), sum, length);
   }
 
  private:

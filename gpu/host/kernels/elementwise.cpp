@@ -116,7 +116,7 @@ void accumulate(ConstElements source, Elements destination) {
   for_each_block(source.count(), [&](std::size_t first, std::size_t length) {
     float* target = writer.target(first, block.data());
     if (source.dtype == destination.dtype) {
-      reader.add(addend, first, length, target);
+      reader.add(first, addend, first, length, target);
     } else {
       const float* more = addend.read(first, length, addend_block.data());
       add(reader.read(first, length, block.data()), more, target, length);

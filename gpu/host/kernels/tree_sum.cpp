@@ -8,6 +8,7 @@
 #include "gpu/host/kernels/blocks.hpp"
 #include "gpu/kernel_checks.hpp"
 #include "gpu/kernels.hpp"
+#include "gpu/slots.hpp"
 
 namespace troupe::gpu {
 namespace {
@@ -17,11 +18,13 @@ class BlockOfSlots {
  public:
   explicit BlockOfSlots(const TreeSum& sum)
       : steps_(sum.steps),
+        slots_(sum.slots),
+        slot_elements_(sum.output.count()),
         partial_(sum.slots.size()),
         row_elements_(std::min(kBlockElements, sum.output.count())),
         own_(std::make_unique_for_overwrite<float[]>(sum.slots.size() * row_elements_)) {
-    readers_.reserve(sum.slots.size());
-    for (const ConstElements& slot : sum.slots) readers_.emplace_back(slot);
+    readers_.reserve(sum.slots.runs().size());
+    for (const auto& run : sum.slots.runs()) readers_.emplace_back(run.all);
   }
 
   /// Runs the steps and stores slot 0, multiplied by `factor`, in `target`.
@@ -32,9 +35,10 @@ class BlockOfSlots {
     for (const auto step : ends_in_root ? steps_.first(steps_.size() - 1) : steps_) {
       const auto destination = static_cast<std::size_t>(step.destination);
       const auto source = static_cast<std::size_t>(step.source);
+      const Stored left = stored(destination), right = stored(source);
       if (partial_[destination] == nullptr && partial_[source] == nullptr &&
-          readers_[destination].has_dtype_of(readers_[source])) {
-        readers_[destination].add(readers_[source], first, length, own(destination));
+          left.reader.has_dtype_of(right.reader)) {
+        left.reader.add(left.first + first, right.reader, right.first + first, length, own(destination));
       } else {
         add(value(destination, first, length), value(source, first, length), own(destination), length);
       }
@@ -47,15 +51,29 @@ class BlockOfSlots {
   }
 
  private:
+  /// A slot as one of those of its run, which have one reader.
+  struct Stored {
+    const Reader& reader;
+    std::size_t first;  ///< element of the run
+  };
+  Stored stored(std::size_t slot) const {
+    const auto& run = slots_.run_of(slot);
+    const auto number = static_cast<std::size_t>(&run - slots_.runs().data());
+    return {readers_[number], (slot - run.first) * slot_elements_};
+  }
+
   float* own(std::size_t slot) { return own_.get() + slot * row_elements_; }
 
   const float* value(std::size_t slot, std::size_t first, std::size_t length) {
-    if (partial_[slot] == nullptr) partial_[slot] = readers_[slot].read(first, length, own(slot));
-    return partial_[slot];
+    if (partial_[slot] != nullptr) return partial_[slot];
+    const Stored found = stored(slot);
+    return partial_[slot] = found.reader.read(found.first + first, length, own(slot));
   }
 
   std::span<const core::TreeStep> steps_;
-  std::vector<Reader> readers_;
+  const Slots& slots_;
+  std::size_t slot_elements_;
+  std::vector<Reader> readers_;  ///< one for each run
   std::vector<const float*> partial_;
   std::size_t row_elements_;
   std::unique_ptr<float[]> own_;  ///< a row for each slot, so that short sums of many slots stay small

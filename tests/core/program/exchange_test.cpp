@@ -4,7 +4,6 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 
 namespace troupe::core {
 namespace {
@@ -25,20 +24,24 @@ TEST(Exchange, InOnePieceSendsEachReceiverItsRootParts) {
 
   EXPECT_EQ(chunks_of(entry), 1);
   const auto first = exchange_chunk(entry, 0, 0);
-  EXPECT_EQ(first.ranges, (std::vector<ElementRange>{{0, 4}, {4, 7}, {7, 10}}));
-  EXPECT_EQ(first.input_counts, (std::vector<std::int64_t>{8, 6, 6}));
-  EXPECT_EQ(first.output_counts, (std::vector<std::int64_t>{8, 4, 0}));
+  EXPECT_EQ(first.own, (ElementRange{0, 4}));
+  EXPECT_EQ(chunk_ranges(entry, 0), (std::vector<ElementRange>{{0, 4}, {4, 7}, {7, 10}}));
+  EXPECT_EQ(first.input_counts.each(), (std::vector<std::int64_t>{8, 6, 6}));
+  EXPECT_EQ(first.output_counts.each(), (std::vector<std::int64_t>{8, 4, 0}));
   const auto idle = exchange_chunk(entry, 2, 0);
-  EXPECT_EQ(idle.input_counts, (std::vector<std::int64_t>{0, 0, 0})) << "a rank without a lane takes part";
-  EXPECT_EQ(idle.output_counts, (std::vector<std::int64_t>{6, 3, 0}));
+  EXPECT_EQ(idle.own, (ElementRange{7, 10}));
+  EXPECT_EQ(idle.input_counts, Counts::even(0, 3)) << "a rank without a lane takes part";
+  EXPECT_EQ(idle.output_counts.each(), (std::vector<std::int64_t>{6, 3, 0}));
 }
 
 TEST(Exchange, ShortPartsEndBeforeLongOnes) {
   const auto entry = exchange_of(10, {1, 1, 1}, 3);
 
   EXPECT_EQ(chunks_of(entry), 2);
-  EXPECT_EQ(exchange_chunk(entry, 0, 0).ranges, (std::vector<ElementRange>{{0, 3}, {4, 7}, {7, 10}}));
-  EXPECT_EQ(exchange_chunk(entry, 0, 1).ranges, (std::vector<ElementRange>{{3, 4}, {7, 7}, {10, 10}}));
+  EXPECT_EQ(chunk_ranges(entry, 0), (std::vector<ElementRange>{{0, 3}, {4, 7}, {7, 10}}));
+  EXPECT_EQ(chunk_ranges(entry, 1), (std::vector<ElementRange>{{3, 4}, {7, 7}, {10, 10}}));
+  EXPECT_EQ(exchange_chunk(entry, 0, 0).input_counts, Counts::even(3, 3));
+  EXPECT_EQ(exchange_chunk(entry, 0, 1).input_counts.each(), (std::vector<std::int64_t>{1, 0, 0}));
 }
 
 /// A gather of sums that were cut as an exchange has cut them.
@@ -66,14 +69,15 @@ RC_GTEST_PROP(Exchange, EveryElementOfEveryRootArrivesOnce, ()) {
   for (std::int64_t k = 0; k < chunks_of(entry); ++k) {
     std::vector<ExchangeChunk> of;
     for (int m = 0; m < members; ++m) of.push_back(exchange_chunk(entry, m, k));
-    for (const auto& range : of[0].ranges) {
+    for (const auto& range : chunk_ranges(entry, k)) {
       RC_ASSERT(entry.chunk == 0 || range.size() <= entry.chunk);
       for (auto e = range.start; e < range.end; ++e) ++sent.at(static_cast<std::size_t>(e));
     }
     for (std::size_t a = 0; a < of.size(); ++a) {
-      RC_ASSERT(of[a].ranges == of[0].ranges);
-      for (std::size_t b = 0; b < of.size(); ++b) RC_ASSERT(of[a].input_counts[b] == of[b].output_counts[a]);
-      moved += std::accumulate(of[a].input_counts.begin(), of[a].input_counts.end(), std::int64_t{0});
+      RC_ASSERT(of[a].own == chunk_ranges(entry, k)[a]);
+      for (std::size_t b = 0; b < of.size(); ++b)
+        RC_ASSERT(of[a].input_counts.each()[b] == of[b].output_counts.each()[a]);
+      moved += of[a].input_counts.total();
     }
   }
 

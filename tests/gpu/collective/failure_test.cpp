@@ -183,8 +183,8 @@ TEST(CollectiveEpochs, WhoeverIsDoneFirstLeavesWithoutHarm) {
           Operation operation{.kind = OperationKind::all_to_all,
                               .input_counts = i == 0 ? Counts{0, 0, 0} : Counts{4, 0, 0},
                               .output_counts = i == 0 ? Counts{0, 4, 4} : Counts{0, 0, 0}};
-          operation.input = {buffers[i].data(), sum_of(operation.input_counts) * 4};
-          operation.output = {buffers[i].data(), sum_of(operation.output_counts) * 4};
+          operation.input = {buffers[i].data(), operation.input_counts.total() * 4};
+          operation.output = {buffers[i].data(), operation.output_counts.total() * 4};
           const auto status = groups[i]->post(operation, streams[i].get()).value();
           EXPECT_TRUE(streams[i]->synchronize(std::chrono::seconds(60)).has_value());
           groups[i].reset();

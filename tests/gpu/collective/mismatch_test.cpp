@@ -79,11 +79,11 @@ TEST_P(CollectiveMismatch, OfTheCountsOfAnExchangeNamesBothSides) {
   expect_mismatch(
       [&](int i) {
         std::vector<std::size_t> counts(static_cast<std::size_t>(n), 4);
-        Operation operation{
-            .kind = OperationKind::all_to_all, .input_counts = counts, .output_counts = counts};
-        if (i == 0) operation.input_counts[1] = 5;
-        operation.input = {buffer.data(), sum_of(operation.input_counts) * 4};
-        operation.output = {buffer.data() + 4096, sum_of(operation.output_counts) * 4};
+        Operation operation{.kind = OperationKind::all_to_all, .output_counts = counts};
+        if (i == 0) counts[1] = 5;
+        operation.input_counts = counts;
+        operation.input = {buffer.data(), operation.input_counts.total() * 4};
+        operation.output = {buffer.data() + 4096, operation.output_counts.total() * 4};
         return operation;
       },
       {"rank 10 posted input_counts.1. 5", "rank 11 posted output_counts.0. 4"});

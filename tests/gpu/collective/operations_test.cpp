@@ -92,14 +92,14 @@ TEST(PrepareOperation, NamesTheFieldThatIsWrong) {
   }
 }
 
-TEST(PrepareOperation, WritesEvenCountsOut) {
+TEST(PrepareOperation, FillsEvenCountsIn) {
   const auto scattered =
       prepare({.kind = OperationKind::reduce_scatter, .input = in(6), .output = out(2)}, 1, 3);
   const auto exchanged = prepare({.kind = OperationKind::all_to_all, .input = in(6), .output = out(6)}, 1, 3);
 
-  EXPECT_THAT(scattered.value().output_counts, ::testing::ElementsAre(2, 2, 2));
-  EXPECT_THAT(exchanged.value().input_counts, ::testing::ElementsAre(2, 2, 2));
-  EXPECT_THAT(exchanged.value().output_counts, ::testing::ElementsAre(2, 2, 2));
+  EXPECT_EQ(scattered.value().output_counts, PartCounts::even(2, 3));
+  EXPECT_EQ(exchanged.value().input_counts, PartCounts::even(2, 3));
+  EXPECT_EQ(exchanged.value().output_counts, PartCounts::even(2, 3));
 }
 
 TEST(PrepareOperation, TakesRowsThatAreNamedOften) {
