@@ -17,9 +17,17 @@ std::vector<ProgramRun> fold_units(const std::vector<ProgramEntry>& entries, int
   const auto step = [](const ProgramEntry& a, const ProgramEntry& b) {
     return b.tensor.unit - a.tensor.unit;
   };
-  const auto shift = [](const ProgramEntry& entry, int units) { return shifted(entry, units); };
+  // Entries are moved to unit 0 once, not for every comparison.
+  std::vector<ProgramEntry> of_first;
+  of_first.reserve(entries.size());
+  for (const ProgramEntry& entry : entries) of_first.push_back(shifted(entry, -entry.tensor.unit));
+  const auto is_advanced = [&](std::size_t earlier, std::size_t later, int units) {
+    const ProgramEntry &entry = entries[earlier], &next = entries[later];
+    if (entry.tensor.kind == TensorKind::verdict) return shifted(entry, units) == next;
+    return entry.tensor.unit + units == next.tensor.unit && of_first[earlier] == of_first[later];
+  };
   for (std::size_t first = 0; first < entries.size();) {
-    const auto repeat = longest_repeat(entries, first, kLongestPattern, step, shift);
+    const auto repeat = longest_repeat(entries, first, kLongestPattern, step, is_advanced);
     const auto begin = entries.begin() + static_cast<std::ptrdiff_t>(first);
     runs.push_back({.entries = {begin, begin + static_cast<std::ptrdiff_t>(repeat.period)},
                     .times = static_cast<int>(repeat.times),
@@ -48,13 +56,14 @@ std::vector<ProgramSegment> fold(const std::vector<PlacedEntry>& entries) {
     runs.insert(runs.end(), folded.begin(), folded.end());
   }
   const auto step = [](const ProgramRun& a, const ProgramRun& b) { return b.round - a.round; };
-  const auto shift = [](ProgramRun run, int rounds) {
-    run.round += rounds;
-    return run;
+  const auto is_advanced = [&runs](std::size_t earlier, std::size_t later, int rounds) {
+    const ProgramRun &run = runs[earlier], &next = runs[later];
+    return run.round + rounds == next.round && run.times == next.times && run.unit_step == next.unit_step &&
+           run.entries == next.entries;
   };
   std::vector<ProgramSegment> segments;
   for (std::size_t first = 0; first < runs.size();) {
-    const auto repeat = longest_repeat(runs, first, kLongestSteadyState, step, shift);
+    const auto repeat = longest_repeat(runs, first, kLongestSteadyState, step, is_advanced);
     const auto begin = runs.begin() + static_cast<std::ptrdiff_t>(first);
     const bool joins = repeat.times == 1 && !segments.empty() && segments.back().times == 1;
     if (!joins) {

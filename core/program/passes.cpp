@@ -10,12 +10,13 @@ std::vector<PassRun> fold(const std::vector<UnitPass>& passes) {
   std::vector<PassRun> runs;
   bool is_single = false;  // the last run consists of passes that do not repeat
   const auto step = [](const UnitPass& a, const UnitPass& b) { return b.round - a.round; };
-  const auto shift = [](UnitPass pass, int rounds) {
+  const auto is_advanced = [&passes](std::size_t earlier, std::size_t later, int rounds) {
+    UnitPass pass = passes[earlier];
     pass.round += rounds;
-    return pass;
+    return pass == passes[later];
   };
   for (std::size_t first = 0; first < passes.size();) {
-    const auto repeat = longest_repeat(passes, first, kLongestSteadyState, step, shift);
+    const auto repeat = longest_repeat(passes, first, kLongestSteadyState, step, is_advanced);
     const auto begin = passes.begin() + static_cast<std::ptrdiff_t>(first);
     const bool joins = is_single && repeat.times == 1;
     if (!joins) runs.push_back({{}, static_cast<int>(repeat.times), repeat.step});

@@ -81,11 +81,18 @@ Recipe RecipePlanner::recipe_of(const ProgramEntry& entry, Role role, bool first
   return of_reduction(entry, role, first_round);
 }
 
+/// Kept as placements_in() says.
+bool RecipePlanner::starts_from_kept(const ProgramEntry& entry) const {
+  if (unit_of(entry).residency != Residency::resident) return entry.from == inputs_->placements.parameters;
+  return entry.from.size() == inputs_->placements.parameters.size() &&
+         std::all_of(entry.from.begin(), entry.from.end(),
+                     [](Placement placement) { return placement == Placement::replicated; });
+}
+
 /// What the optimizer stepped goes to where parameters are kept, everything else to a slot of the pool.
 Recipe RecipePlanner::of_parameters(const ProgramEntry& entry) const {
   const bool publishes = entry.ready.phase == Phase::update;
-  const auto kept = placements_in(inputs_->placements, unit_of(entry)).parameters;
-  const Place from = publishes || entry.from == kept ? Place::kept_parameters : Place::full_parameters;
+  const Place from = publishes || starts_from_kept(entry) ? Place::kept_parameters : Place::full_parameters;
   const Place to = publishes ? Place::kept_parameters : Place::full_parameters;
   Recipe recipe{.before = {wait(Mark::updated)}};
   if (!publishes) append(recipe.before, {wait(Mark::released)});

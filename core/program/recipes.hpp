@@ -40,7 +40,8 @@ class RecipePlanner {
       };
       const Role role{.reduces_last = is(reducing), .completes = is(completing)};
       one.entry.first = number_of(recipe_of(one.entry, role, true));
-      one.entry.later = number_of(recipe_of(one.entry, role, false));
+      const bool sums = one.entry.tensor.kind == TensorKind::gradients;
+      one.entry.later = sums ? number_of(recipe_of(one.entry, role, false)) : one.entry.first;
     }
   }
 
@@ -67,6 +68,7 @@ class RecipePlanner {
   /// The entry brings what is kept between rounds, and is in each of them.
   bool rests(const ProgramEntry& entry) const;
   bool starts_from_full(const ProgramEntry& entry) const;
+  bool starts_from_kept(const ProgramEntry& entry) const;
 
   const ProgramInputs* inputs_;
   std::vector<Recipe>* recipes_;

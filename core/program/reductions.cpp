@@ -52,12 +52,30 @@ Reductions::Held Reductions::held_in_round(const DomainLanes& domain, const Doma
                                            int round) {
   const LaneDeal& deal = domain.deal;
   Held held;
-  std::vector<std::int64_t> roots;
   auto member = domain.coordinates;
-  for (int i = 0; i < axes.sizes[axis]; ++i) {
+  const auto lanes_of_member = [&](int i) {
     member[axis] = i;
-    const LaneRange lanes =
-        axis < deal.partial_axes() ? deal.block(member, axis + 1) : deal.round_lanes(member, axis + 1, round);
+    return axis < deal.partial_axes() ? deal.block(member, axis + 1)
+                                      : deal.round_lanes(member, axis + 1, round);
+  };
+  const int members = axes.sizes[axis];
+  if (deal.tree().pieces == 1 && lanes_of_member(0).count <= 1) {
+    // Later members have no more lanes than earlier ones, so not all of thousands need be asked.
+    int first = 0, end = members;
+    while (first < end) {
+      const int middle = first + (end - first) / 2;
+      if (lanes_of_member(middle).count == 1) {
+        first = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    held.roots = Counts::of_runs({{1, first}, {0, members - first}});
+    return held;
+  }
+  std::vector<std::int64_t> roots;
+  for (int i = 0; i < members; ++i) {
+    const LaneRange lanes = lanes_of_member(i);
     if (deal.tree().pieces == 1 && lanes.count <= 1) {
       roots.push_back(lanes.count);
     } else {
@@ -80,7 +98,8 @@ Result<void> Reductions::find_held(std::size_t index, const std::vector<int>& co
   for (std::size_t axis = 0; axis < coordinates.size(); ++axis) {
     every.push_back(held_in_round(domain, axes, axis, 0));
     const bool is_partial = axis < domain.deal.partial_axes();
-    last.push_back(is_partial ? every.back() : held_in_round(domain, axes, axis, rounds - 1));
+    const bool is_only = is_partial || rounds == 1;
+    last.push_back(is_only ? every.back() : held_in_round(domain, axes, axis, rounds - 1));
     // Only sums over an inner axis, or over sources, can have different roots in different rounds.
     if (is_partial || (axis + 1 == coordinates.size() && domain.sources == 1)) continue;
     for (int round = 1; round + 1 < rounds; ++round) {

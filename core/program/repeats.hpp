@@ -16,10 +16,11 @@ struct Repeat {
 };
 
 /// The longest range from `first` on in which up to `longest` items repeat, each time advanced by `step`:
-/// step_of() returns the advance of the first of them, shifted() an item advanced by it.
-template <class Item, class StepOf, class Shifted>
+/// step_of() returns the advance of the first of them, and is_advanced() says of an item, by its place,
+/// whether another one is the same advanced by it.
+template <class Item, class StepOf, class IsAdvanced>
 Repeat longest_repeat(const std::vector<Item>& items, std::size_t first, std::size_t longest, StepOf step_of,
-                      Shifted shifted) {
+                      IsAdvanced is_advanced) {
   Repeat best;
   for (std::size_t period = 1; period <= longest && first + 2 * period <= items.size(); ++period) {
     const int step = step_of(items[first], items[first + period]);
@@ -28,7 +29,7 @@ Repeat longest_repeat(const std::vector<Item>& items, std::size_t first, std::si
       const std::size_t now = first + times * period;
       if (now + period > items.size()) return false;
       for (std::size_t i = 0; i < period; ++i) {
-        if (shifted(items[now - period + i], step) != items[now + i]) return false;
+        if (!is_advanced(now - period + i, now + i, step)) return false;
       }
       return true;
     };

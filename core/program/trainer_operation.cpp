@@ -53,7 +53,9 @@ std::vector<OperationRun> fold(std::vector<TrainerOperation> operations) {
   std::vector<OperationRun> runs;
   for (std::size_t first = 0; first < operations.size();) {
     const auto repeat = longest_repeat(operations, first, kLongestPattern, step,
-                                       [](const auto& one, int by) { return shifted(one, by); });
+                                       [&](std::size_t earlier, std::size_t later, int by) {
+                                         return shifted(operations[earlier], by) == operations[later];
+                                       });
     const auto begin = operations.begin() + static_cast<std::ptrdiff_t>(first);
     runs.push_back({{begin, begin + static_cast<std::ptrdiff_t>(repeat.period)},
                     static_cast<int>(repeat.times),
