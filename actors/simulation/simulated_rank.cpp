@@ -40,7 +40,17 @@ struct SimulatedRank::Part final : EffectSink {
     messages::Envelope envelope;
     gpu::Past past;
   };
-  std::deque<Posted> mailbox;
+  std::vector<Posted> mailbox;  ///< those from `next` on are to be handled
+  std::size_t next = 0;
+
+  bool is_idle() const { return next == mailbox.size(); }
+  Posted take() {
+    Posted first = std::move(mailbox[next++]);
+    if (!is_idle()) return first;
+    mailbox.clear();
+    next = 0;
+    return first;
+  }
   bool scheduled = false;
   std::string_view state;  ///< after the last message
 };
@@ -186,17 +196,14 @@ void SimulatedRank::post(messages::Envelope envelope) {
   if (dead_ || closed_) return;
   messages_ += 1;
   surroundings_.monitor.on_message(rank_, envelope);
-  if (envelope.to.rank == rank_) {
-    deliver(envelope);
-    return;
-  }
+  if (envelope.to.rank == rank_) return deliver(std::move(envelope));
   auto sent = check_sent(envelope, network_->send(envelope.to.rank, messages::outgoing(envelope)));
   if (sent) return;
   const messages::Address self{rank_, messages::Role::rank_supervisor, 0};
   deliver({self, self, epoch(), messages::RankFailed{rank_, messages::failure_of(sent.error())}});
 }
 
-void SimulatedRank::deliver(const messages::Envelope& envelope) {
+void SimulatedRank::deliver(messages::Envelope envelope) {
   if (envelope.to.role == messages::Role::trainer) {
     if (const auto* published = std::get_if<messages::Published>(&envelope.body)) {
       surroundings_.monitor.on_published(rank_, published->step, published->bucket,
@@ -210,7 +217,7 @@ void SimulatedRank::deliver(const messages::Envelope& envelope) {
   auto* found = find(envelope.to);
   if (found == nullptr) return;
   auto& part = *found;
-  part.mailbox.push_back({envelope, gpu::HostLine::current().past()});
+  part.mailbox.push_back({std::move(envelope), gpu::HostLine::current().past()});
   if (part.scheduled) return;
   part.scheduled = true;
   surroundings_.loop.schedule(delays_.up_to(surroundings_.mailbox_delay), "message",
@@ -219,12 +226,11 @@ void SimulatedRank::deliver(const messages::Envelope& envelope) {
 
 void SimulatedRank::run_one_message(Part& part) {
   part.scheduled = false;
-  if (dead_ || closed_ || part.mailbox.empty()) return;
-  const auto [envelope, past] = std::move(part.mailbox.front());
-  part.mailbox.pop_front();
+  if (dead_ || closed_ || part.is_idle()) return;
+  const auto [envelope, past] = part.take();
   surroundings_.loop.note(messages::name_of(envelope.body));
   run(part, [&part, &envelope = envelope, &past = past] { part.host.receive(envelope, past); });
-  if (part.mailbox.empty() || part.scheduled) return;
+  if (part.is_idle() || part.scheduled) return;
   part.scheduled = true;
   surroundings_.loop.schedule(delays_.up_to(surroundings_.mailbox_delay), "message",
                               [this, &part] { run_one_message(part); });
@@ -314,7 +320,7 @@ void SimulatedRank::on_network(NetworkEvent event) {
   const auto* arrived = std::get_if<MessageArrived>(&event);
   if (!arrived) return;
   auto envelope = messages::incoming({.peer = arrived->from, .self = rank_}, arrived->message);
-  if (envelope) return deliver(*envelope);
+  if (envelope) return deliver(*std::move(envelope));
   surroundings_.monitor.violate("MS-1: a rank says what it must not: " + envelope.error().message);
 }
 

@@ -133,7 +133,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience, private R
   void resume_soon();
   void rest();
   bool wait_for_device(const std::function<bool()>& ready, std::chrono::nanoseconds deadline);
-  void deliver(const messages::Envelope& envelope);
+  void deliver(messages::Envelope envelope);
   void run_one_message(Part& part);
   template <class Call>
   void run(Part& part, const Call& call);

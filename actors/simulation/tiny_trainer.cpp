@@ -152,12 +152,12 @@ class TinyTrainer {
   // does not say so.
   core::Result<std::vector<float>> parameter(core::ParameterIndex p) {
     const auto memory = TRY(session_.parameter_memory(p));
-    std::vector<float> values;
     if (session_.parameters()[p.value].dtype == core::DType::f32) {
-      for (const float value : memory.as<float>()) values.push_back(value);
-    } else {
-      for (const std::uint16_t bits : memory.as<std::uint16_t>()) values.push_back(core::bf16_to_float(bits));
+      const auto stored = memory.as<float>();
+      return std::vector<float>(stored.begin(), stored.end());
     }
+    std::vector<float> values;
+    for (const std::uint16_t bits : memory.as<std::uint16_t>()) values.push_back(core::bf16_to_float(bits));
     return values;
   }
 

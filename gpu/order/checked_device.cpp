@@ -33,32 +33,25 @@ class Book {
 
   void remove(ConstBufferView memory) {
     auto& host = HostLine::current();
-    const AccessLog::Task task{host.step(), name("Buffer", kHost)};
+    const auto moment = host.step();
     std::vector<OrderConflict> found;
     {
       std::lock_guard lock(mutex_);
+      const AccessLog::Task task{moment, name("Buffer", kHost)};
       log_.remove(memory, task, host.clock(), found);
     }
     tell(found);
   }
 
-  void touch(std::string_view label, const std::string& place, const Accesses& accesses, Moment moment,
-             const OrderClock& clock) {
-    const AccessLog::Task task{moment, name(label, place)};
+  [[nodiscard]] std::vector<OrderConflict> touch(std::string_view label, const std::string& place,
+                                                 const Accesses& accesses, Moment moment,
+                                                 const OrderClock& clock) {
     std::vector<OrderConflict> found;
-    {
-      std::lock_guard lock(mutex_);
-      for (const auto& range : log_.joined(accesses.reads)) log_.read(range, task, clock, found);
-      for (const auto& range : log_.joined(accesses.writes)) log_.write(range, task, clock, found);
-    }
-    tell(found);
-  }
-
- private:
-  using Pair = std::tuple<std::string, std::string, std::string, std::string>;
-
-  static std::shared_ptr<const TaskName> name(std::string_view label, const std::string& place) {
-    return std::make_shared<const TaskName>(TaskName{std::string(label), place});
+    std::lock_guard lock(mutex_);
+    const AccessLog::Task task{moment, name(label, place)};
+    for (const auto& range : log_.joined(accesses.reads)) log_.read(range, task, clock, found);
+    for (const auto& range : log_.joined(accesses.writes)) log_.write(range, task, clock, found);
+    return found;
   }
 
   void tell(const std::vector<OrderConflict>& found) {
@@ -72,9 +65,22 @@ class Book {
     }
   }
 
+ private:
+  using Pair = std::tuple<std::string, std::string, std::string, std::string>;
+
+  /// There are few, and each has many tasks.
+  std::shared_ptr<const TaskName> name(std::string_view label, std::string_view place) {
+    for (const auto& known : names_) {
+      if (known->label == label && known->place == place) return known;
+    }
+    names_.push_back(std::make_shared<const TaskName>(TaskName{std::string(label), std::string(place)}));
+    return names_.back();
+  }
+
   const OrderReport report_;
-  std::mutex mutex_;  // guards log_ and told_
+  std::mutex mutex_;  // guards all below
   AccessLog log_;
+  std::vector<std::shared_ptr<const TaskName>> names_;  // shared with the log
   std::set<Pair> told_;
 };
 
@@ -95,9 +101,13 @@ class CheckedEvent final : public EventState {
     std::lock_guard lock(mutex_);
     return clock_;
   }
-  void record(OrderClock clock) {
+  void join_into(OrderClock& clock) const {
     std::lock_guard lock(mutex_);
-    clock_ = std::move(clock);
+    clock.join(clock_);
+  }
+  void record(const OrderClock& clock) {
+    std::lock_guard lock(mutex_);
+    clock_ = clock;
   }
 
  private:
@@ -128,31 +138,34 @@ class CheckedStream final : public StreamQueue, public TaskOrder {
 
   std::string_view name() const override { return stream_->name(); }
   void enqueue(std::string_view label, TaskCost cost, std::function<void()> body) override {
-    advance();
+    pass();
     stream_->enqueue(label, cost, std::move(body));
   }
   void enqueue_async(std::string_view label, std::function<void(Completion)> start) override {
-    advance();
+    pass();
     stream_->enqueue_async(label, std::move(start));
   }
   void record(EventView event) override {
     auto& own = checked(event);
-    own.record(advance());
+    {
+      std::lock_guard lock(mutex_);
+      advance();
+      own.record(clock_);
+    }
     stream_->record(own.bare());
   }
   void wait(EventView event) override {
     auto& own = checked(event);
-    const auto recorded = own.clock();
     {
       std::lock_guard lock(mutex_);
-      clock_.join(recorded);
+      own.join_into(clock_);
+      advance();
     }
-    advance();
     stream_->wait(own.bare());
   }
   void notify(std::function<void()> callback) override {
     // Copied by std::function, and shared by the callbacks, which come one after another.
-    auto clock = std::make_shared<const OrderClock>(advance());
+    auto clock = std::make_shared<const OrderClock>(advanced());
     stream_->notify([line = callbacks_, clock = std::move(clock), callback = std::move(callback)]() mutable {
       const HostScope scope(*line, Past{clock});
       callback();
@@ -161,34 +174,45 @@ class CheckedStream final : public StreamQueue, public TaskOrder {
     });
   }
   core::Result<void> synchronize(std::chrono::nanoseconds deadline) override {
-    const auto clock = advance();
+    const auto clock = advanced();
     TRY(stream_->synchronize(deadline));
     HostLine::current().join(clock);
     return {};
   }
   DeviceKernels* kernels() override { return stream_->kernels(); }
   bool run_native(std::string_view label, const std::function<int(void* native)>& launch) override {
-    advance();
+    pass();
     return stream_->run_native(label, launch);
   }
   TaskOrder* order() override { return this; }
   StreamQueue* bare() override { return stream_->bare(); }
 
   void task(std::string_view label, const Accesses& accesses) override {
-    Moment moment;
-    const auto clock = advance(&moment);
-    book_->touch(label, place_, accesses, moment, clock);
+    std::vector<OrderConflict> found;
+    {
+      std::lock_guard lock(mutex_);
+      const auto moment = advance();
+      found = book_->touch(label, place_, accesses, moment, clock_);
+    }
+    book_->tell(found);
   }
 
  private:
-  /// What is enqueued now comes after all that the caller knows, and after what was enqueued before.
-  OrderClock advance(Moment* now = nullptr) {
+  void pass() {
     std::lock_guard lock(mutex_);
+    advance();
+  }
+  OrderClock advanced() {
+    std::lock_guard lock(mutex_);
+    advance();
+    return clock_;
+  }
+  /// What is enqueued now comes after all that the caller knows, and after what was enqueued before.
+  Moment advance() {
     clock_.join(HostLine::current().clock());
     const Moment moment{line_, clock_.tick_of(line_) + 1};
     clock_.advance(moment);
-    if (now != nullptr) *now = moment;
-    return clock_;
+    return moment;
   }
 
   const std::shared_ptr<Book> book_;  // shared with all that belongs to the device
@@ -230,7 +254,7 @@ class CheckedDevice final : public Device, public TaskOrder {
   void task(std::string_view label, const Accesses& accesses) override {
     auto& host = HostLine::current();
     const auto moment = host.step();
-    book_->touch(label, kHost, accesses, moment, host.clock());
+    book_->tell(book_->touch(label, kHost, accesses, moment, host.clock()));
   }
 
  private:

@@ -97,8 +97,9 @@ std::string_view SimulatedStream::name() const {
 }
 
 void SimulatedStream::enqueue(std::string_view label, TaskCost cost, std::function<void()> body) {
-  queue_->push([label, cost, body = std::move(body)](Queue& queue) {
-    auto at_end = [label, body, begin = queue.device.now(), task = queue.running()](Queue& self) {
+  queue_->push([label, cost, body = std::move(body)](Queue& queue) mutable {
+    auto at_end = [label, body = std::move(body), begin = queue.device.now(),
+                   task = queue.running()](Queue& self) {
       body();
       self.report(label, begin);
       self.finish(task);

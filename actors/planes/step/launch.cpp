@@ -142,6 +142,7 @@ void DataPlane::State::trace_launch(const LaunchCollective& work, const Flight& 
                                     std::chrono::nanoseconds end) {
   if (!flight.began_ns) return;
   communicating.end(end);
+  if (!options.tracer) return;
   const auto& launch = program.launch(work.entry);
   const auto flow = launch.bucket ? bucket_flow(work.step, *launch.bucket) : 0;
   trace_span("communication", describe(launch), std::chrono::nanoseconds(flight.began_ns->load()), end, flow);

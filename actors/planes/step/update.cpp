@@ -213,8 +213,10 @@ void DataPlane::State::step_shard(const StepShard& work) {
   update->notify([this, &state, work] {
     auto now = device.now();
     updating.end(now);
-    trace_span("update", fmt::format("optimizer bucket {}", work.bucket.value), state.update_began, now,
-               bucket_flow(work.step, work.bucket));
+    if (options.tracer) {
+      trace_span("update", fmt::format("optimizer bucket {}", work.bucket.value), state.update_began, now,
+                 bucket_flow(work.step, work.bucket));
+    }
     say(messages::Role::parameter_shard, work.bucket.value, messages::ShardStepped{work.step, work.bucket});
   });
 }
