@@ -63,7 +63,7 @@ TEST_P(LostRanksOnGpus, LeaveOthersInTheirProcessesWithTheSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, LostRanksOnGpus, testing::Values("ddp", "zero1", "zero3"),
-                         testing::PrintToStringParamName());
+                         [](const auto& each) { return each.param; });
 
 /// What else a job may be in which each part of the state is on two ranks.
 class ReplicasOnGpus : public OnGpus {
