@@ -23,9 +23,10 @@ void play_ranks(int ranks, int size, core::Numerics numerics,
     options.training.tensor_parallel = size;
     options.training.numerics = numerics;
     const auto session = TRY(actors::Session::join(rank, options, {{"weight", {4}}}));
-    SessionTensorGroup group(static_cast<std::size_t>(size),
-                             static_cast<std::size_t>(rank.rank().value % size), numerics);
-    group.open(*TRY(session->group("tp")));
+    SessionDeviceGroup members(static_cast<std::size_t>(size),
+                               static_cast<std::size_t>(rank.rank().value % size), numerics);
+    members.open(*TRY(session->group("tp")), nullptr);
+    SessionTensorGroup group(members);
     TRY(play(rank.rank(), group));
     return session->leave();
   });
