@@ -82,6 +82,11 @@ std::string wrong_with(const Scene& scene, const Json& verdict) {
   const auto& operation = verdict["operation"];
   // One that ends may do so before anybody has come to wait for it.
   if (scene.way == Way::exits && operation.is_null() && is("lost") && ranks.size() == 1) return "";
+  // Others may wait for it to make a group, in the job's store, and nobody has posted anything.
+  const auto& table = verdict["table"];
+  const bool is_first = std::ranges::all_of(table, [](const Json& row) { return row["operation"] == ""; });
+  const bool hangs = scene.way == Way::stops || scene.way == Way::loops;
+  if (hangs && operation.is_null() && is_first && is("hang") && ranks.size() == 1) return "";
   if (!operation.is_object()) return "no operation is named";
   switch (scene.way) {
     case Way::stops:
