@@ -48,7 +48,7 @@ std::string text_of(const RecordedOperation& operation) {
 }
 
 /// Operations by the place at which they must fit: group and members, and number.
-using Places = std::map<std::tuple<std::string, std::vector<Rank>, std::uint64_t>, std::vector<Posted>>;
+using PostedPlaces = std::map<std::tuple<std::string, std::vector<Rank>, std::uint64_t>, std::vector<Posted>>;
 /// Messages also by who sends, and who receives.
 using MessagePlaces =
     std::map<std::tuple<std::string, std::vector<Rank>, int, int, std::uint64_t>, std::vector<Posted>>;
@@ -151,7 +151,7 @@ class Comparison {
     return text;
   }
 
-  Places collectives_;
+  PostedPlaces collectives_;
   MessagePlaces messages_;
   std::optional<Difference> found_;
   std::int64_t first_ = 0;
