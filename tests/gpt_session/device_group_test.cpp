@@ -1,4 +1,4 @@
-#include "apps/gpt/rank/session_group.hpp"
+#include "apps/gpt/rank/session_device_group.hpp"
 
 #include <gtest/gtest.h>
 

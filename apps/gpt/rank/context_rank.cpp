@@ -27,6 +27,7 @@ Result<std::unique_ptr<ContextRank>> ContextRank::create(const TrainerOptions& o
 ContextRank::ContextRank(const SequenceMember& member, core::Numerics numerics, gpu::DeviceKind device)
     : member_(member),
       is_on_gpu_(device == gpu::DeviceKind::cuda),
+      group_(member.members, member.index, numerics),
       device_group_(member.members, member.index, numerics) {}
 
 Result<std::unique_ptr<TrainableStage>> ContextRank::make_stage(const TrainerOptions& options,
@@ -45,11 +46,17 @@ Result<std::unique_ptr<TrainableStage>> ContextRank::make_stage(const TrainerOpt
 
 Result<void> ContextRank::open(actors::Session& session, const StageMemory& memory) {
   memory_ = memory;
-  device_group_.open(*TRY(session.group("cp")), memory.compute());
+  auto& group = *TRY(session.group("cp"));
+  if (is_on_gpu_) {
+    device_group_.open(group, memory.compute());
+  } else {
+    group_.open(group);
+  }
   return {};
 }
 
 Result<void> ContextRank::sum_on_host(std::span<float> values) {
+  if (!is_on_gpu_) return group_.sum(values);
   const auto on_device = TRY(memory_->allocate(values.size_bytes()));
   const auto scratch =
       TRY(memory_->allocate(sum_scratch_bytes(member_.members, values.size(), core::DType::f32)));

@@ -8,6 +8,7 @@
 #include "actors/session/session.hpp"
 #include "apps/gpt/model/sequence_part.hpp"
 #include "apps/gpt/options/run_options.hpp"
+#include "apps/gpt/rank/session_device_group.hpp"
 #include "apps/gpt/rank/session_group.hpp"
 #include "apps/gpt/rank/tensor_rank.hpp"
 #include "apps/gpt/stage/models.hpp"
@@ -46,8 +47,8 @@ class ContextRank {
 
   SequenceMember member_;
   bool is_on_gpu_;
+  SessionTensorGroup group_;
   SessionDeviceGroup device_group_;
-  SessionTensorGroup group_{device_group_};
   std::optional<StageMemory> memory_;  ///< set from open() on
 };
 

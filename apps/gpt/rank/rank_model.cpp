@@ -365,6 +365,8 @@ Result<void> RankModel::pass_through(const std::function<Result<void>(int chunk)
 
 Result<void> RankModel::broadcast(std::span<std::byte> bytes, int stage) {
   if (!is_cut()) return {};
+  if (is_on_host())
+    return stages_->wait(TRY(stages_->broadcast(gpu::view_of(bytes), core::DType::u8, stage)));
   const auto buffer = TRY(memory_.allocate(bytes.size()));
   if (stage == cut_.stage) TRY(memory_.write(bytes, buffer.view()));
   TRY(stages_->wait(TRY(stages_->broadcast(buffer.view(), core::DType::u8, stage))));

@@ -125,8 +125,7 @@ class RankModel final : private StageWork {
   /// stages of its pipeline hand over.
   core::Result<std::span<const std::byte>> take_parameter(std::size_t place);
   core::Result<std::span<const std::byte>> whole_parameter(std::size_t place);
-  /// All values of a parameter of this rank's table, in host memory.
-  core::Result<std::span<const std::byte>> own_parameter(std::size_t place);
+  core::Result<std::span<const std::byte>> values_on_device(std::size_t place);
   core::Result<void> hand_over(std::span<const std::byte> values);
   core::Result<void> broadcast(std::span<std::byte> bytes, int stage);
   bool begins(int chunk) const { return cut_.parts[static_cast<std::size_t>(chunk)].has_begin(); }

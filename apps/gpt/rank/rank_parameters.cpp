@@ -103,25 +103,31 @@ Result<std::span<const std::byte>> RankModel::take_parameter(std::size_t place) 
 /// For a parameter of this stage.
 Result<std::span<const std::byte>> RankModel::whole_parameter(std::size_t place) {
   taken_.reset();
-  if (!peers_) return own_parameter(place);
+  if (!is_on_host() && !peers_) return values_on_device(place);
   const auto dtype = model_->dtype();
   const auto read = [&](std::size_t own) -> Result<std::span<const float>> {
-    wide_ = floats_of(dtype, TRY(own_parameter(own)));
-    return std::span<const float>(wide_);
+    if (!is_on_host()) {
+      wide_ = floats_of(dtype, TRY(values_on_device(own)));
+      return std::span<const float>(wide_);
+    }
+    TRY(before_use(own));
+    return share_->whole(own, TRY(parameter_memory(own)).as<float>());
   };
-  read_ = elements_of(dtype, TRY(peers_->whole(place, read)));
+  const auto values = TRY(peers_ ? peers_->whole(place, read) : read(place));
+  if (is_on_host()) return std::as_bytes(values);
+  read_ = elements_of(dtype, values);
   return std::span<const std::byte>(read_);
 }
 
-Result<std::span<const std::byte>> RankModel::own_parameter(std::size_t place) {
+Result<std::span<const std::byte>> RankModel::values_on_device(std::size_t place) {
   TRY(before_use(place));
-  return share_->whole(place, {TRY(parameter_memory(place)), model_->dtype()}, memory_);
+  return share_->whole_on_host(place, {TRY(parameter_memory(place)), model_->dtype()}, memory_);
 }
 
 Result<void> RankModel::hand_over_parameters() {
   const bool gives = is_cut() && stages_->members().front().value == 0 && !cut_.is_first();
   for (const std::size_t place : all_parameters_.places()) {
-    if (peers_ || share_->is_shared()) {
+    if (is_on_host() || peers_ || share_->is_shared()) {
       const auto values = TRY(whole_parameter(place));
       if (gives) TRY(hand_over(values));
       continue;
@@ -133,6 +139,7 @@ Result<void> RankModel::hand_over_parameters() {
 }
 
 Result<void> RankModel::hand_over(std::span<const std::byte> values) {
+  if (is_on_host()) return stages_->wait(TRY(stages_->send(gpu::view_of(values), model_->dtype(), 0)));
   const auto there = TRY(memory_.allocate(values.size()));
   TRY(memory_.write(values, there.view()));
   TRY(stages_->wait(TRY(stages_->send(there.view(), model_->dtype(), 0))));

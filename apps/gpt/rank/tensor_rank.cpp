@@ -38,35 +38,56 @@ Result<std::unique_ptr<TensorRank>> TensorRank::create(const TrainerOptions& opt
 TensorRank::TensorRank(const TrainerOptions& options, const TensorShare& share, gpu::DeviceKind device)
     : table_(options.model, share),
       is_on_gpu_(device == gpu::DeviceKind::cuda),
+      group_(share.size, share.index, options.session.training.numerics),
       device_group_(share.size, share.index, options.session.training.numerics) {}
 
 Result<void> TensorRank::open(actors::Session& session) {
   if (!is_shared()) return {};
-  device_group_.open(*TRY(session.group("tp")), is_on_gpu_ ? TRY(session.compute_stream()) : nullptr);
+  auto& group = *TRY(session.group("tp"));
+  if (is_on_gpu_) {
+    device_group_.open(group, TRY(session.compute_stream()));
+  } else {
+    group_.open(group);
+  }
   return {};
 }
 
 // The result still lacks the parts of an expert that other groups of ranks have.
-Result<std::span<const std::byte>> TensorRank::whole(std::size_t parameter, gpu::ConstElements part,
-                                                     const StageMemory& memory) {
+Result<std::span<const float>> TensorRank::whole(std::size_t parameter, std::span<const float> part) {
   const SharedParameter shared = table_.at(parameter);
-  const std::size_t size = shared.axis ? device_group_.size() : 1, bytes = part.view.bytes;
-  gathered_.resize(size * bytes);
+  if (!shared.axis) return part;
+  const std::size_t size = group_.size();
+  gathered_.resize(part.size() * size);
+  whole_.resize(shared.whole->elements());
   if (size == 1) {
-    TRY(memory.read(part.view, gathered_));
+    std::copy(part.begin(), part.end(), gathered_.begin());
   } else {
-    const auto all = TRY(memory.allocate(size * bytes));
-    TRY(device_group_.gather(part, {all.view(), part.dtype}, DeviceTensorGroup::Counts(size, part.count())));
-    TRY(memory.read(all.view(), gathered_));
+    TRY(group_.gather(part, gathered_, SessionTensorGroup::Counts(size, part.size())));
   }
-  if (!shared.axis) return std::span<const std::byte>(gathered_);
-  const std::size_t element_bytes = core::size_of(part.dtype);
-  whole_.resize(shared.whole->elements() * element_bytes);
   const auto [first, end] = table_.members_of(parameter);
   for (std::size_t i = first; i < end; ++i)
-    copy_from_part(table_.layout(parameter, i).of(element_bytes), gathered_.data() + i * bytes,
-                   whole_.data());
-  return std::span<const std::byte>(whole_);
+    copy_from_part(table_.layout(parameter, i), gathered_.data() + i * part.size(), whole_.data());
+  return std::span<const float>(whole_);
+}
+
+Result<std::span<const std::byte>> TensorRank::whole_on_host(std::size_t parameter, gpu::ConstElements part,
+                                                             const StageMemory& memory) {
+  const SharedParameter shared = table_.at(parameter);
+  const std::size_t size = shared.axis ? device_group_.size() : 1, bytes = part.view.bytes;
+  gathered_bytes_.resize(size * bytes);
+  if (!shared.axis) {
+    TRY(memory.read(part.view, gathered_bytes_));
+    return std::span<const std::byte>(gathered_bytes_);
+  }
+  const auto all = TRY(memory.allocate(size * bytes));
+  TRY(device_group_.gather(part, {all.view(), part.dtype}, DeviceTensorGroup::Counts(size, part.count())));
+  TRY(memory.read(all.view(), gathered_bytes_));
+  whole_bytes_.resize(size * bytes);
+  for (std::size_t i = 0; i < size; ++i) {
+    const auto layout = table_.layout(parameter, i).of(core::size_of(part.dtype));
+    copy_from_part(layout, gathered_bytes_.data() + i * bytes, whole_bytes_.data());
+  }
+  return std::span<const std::byte>(whole_bytes_);
 }
 
 }  // namespace troupe::apps::gpt

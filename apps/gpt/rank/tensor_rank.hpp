@@ -7,6 +7,7 @@
 #include "actors/session/session.hpp"
 #include "apps/gpt/model/share.hpp"
 #include "apps/gpt/options/run_options.hpp"
+#include "apps/gpt/rank/session_device_group.hpp"
 #include "apps/gpt/rank/session_group.hpp"
 #include "apps/gpt/stage/models.hpp"
 #include "apps/gpt/stage/stage_memory.hpp"
@@ -38,19 +39,22 @@ class TensorRank {
   /// With the session's group, if layers are shared.
   core::Result<void> open(actors::Session& session);
 
-  /// All of a parameter in host memory, of which `part`, in the memory that this rank computes in, is its
-  /// own; by all ranks of the group together. Valid until the next call.
-  core::Result<std::span<const std::byte>> whole(std::size_t parameter, gpu::ConstElements part,
-                                                 const StageMemory& memory);
+  /// All of a parameter, of which `part` is this rank's; by all ranks of the group together. Valid until the
+  /// next call.
+  core::Result<std::span<const float>> whole(std::size_t parameter, std::span<const float> part);
+  /// The same for a part in the memory that a GPU computes in, in its dtype there.
+  core::Result<std::span<const std::byte>> whole_on_host(std::size_t parameter, gpu::ConstElements part,
+                                                         const StageMemory& memory);
 
  private:
   TensorRank(const TrainerOptions& options, const TensorShare& share, gpu::DeviceKind device);
 
   SharedTable table_;
   bool is_on_gpu_;
+  SessionTensorGroup group_;
   SessionDeviceGroup device_group_;
-  SessionTensorGroup group_{device_group_};
-  std::vector<std::byte> gathered_, whole_;
+  std::vector<float> gathered_, whole_;
+  std::vector<std::byte> gathered_bytes_, whole_bytes_;
 };
 
 }  // namespace troupe::apps::gpt

@@ -23,10 +23,9 @@ void play_ranks(int ranks, int size, core::Numerics numerics,
     options.training.tensor_parallel = size;
     options.training.numerics = numerics;
     const auto session = TRY(actors::Session::join(rank, options, {{"weight", {4}}}));
-    SessionDeviceGroup members(static_cast<std::size_t>(size),
-                               static_cast<std::size_t>(rank.rank().value % size), numerics);
-    members.open(*TRY(session->group("tp")), nullptr);
-    SessionTensorGroup group(members);
+    SessionTensorGroup group(static_cast<std::size_t>(size),
+                             static_cast<std::size_t>(rank.rank().value % size), numerics);
+    group.open(*TRY(session->group("tp")));
     TRY(play(rank.rank(), group));
     return session->leave();
   });
