@@ -35,6 +35,8 @@ core::Result<FoundCopies> Restore::find_all_copies() const {
 }
 
 core::Result<void> Restore::load_local(const std::string& attempt, const RestoreChoice& choice) {
+  // An attempt before this one may have failed.
+  gathered_.reset();
   TRY(make_uploads());
   if (choice.givers.empty()) return load_own_copy(choice);
   gathered_ = std::make_unique<GatheredCopies>(in_, parts_.hosts, choice, attempt);
