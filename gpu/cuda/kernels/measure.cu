@@ -75,17 +75,20 @@ struct IntegerWindow {
   }
 };
 
-/// The same in doubles, of which a square of a float fits into one. A large number rounds it to a multiple of
-/// 2^kCut units, and what is left over is added apart; both sums are exact for kMost squares: they are less
-/// than 2^(48 + 2 * kExponents) units each, so that the sums stay below 2^53 of what they are multiples of.
+/// The same in doubles, of which a square of a float fits into one. Large numbers round it to a multiple of
+/// 2^(2 kCut) units, and what that leaves to one of 2^kCut; these two and the rest are added apart. All three
+/// sums are exact for kMost squares, with which they stay below 2^53 of what they are multiples of. Each
+/// square is less than 2^(48 + 2 kExponents) units, so that `sum` has room for all that one thread may get.
 struct DoubleWindow {
-  static constexpr int kExponents = 20;
+  static constexpr int kExponents =
+      29;  ///< many, since each thread meets tensors whose values differ in size
   static constexpr int kCut = 44;
   static constexpr int kMost = 256;
-  static_assert(48 + 2 * kExponents - kCut + 8 < 53 && kCut - 1 + 8 < 53);
+  static_assert(48 + 2 * kExponents - 2 * kCut + 8 < 53 && kCut - 1 + 8 < 53);
+  static_assert(48 + 2 * kExponents < 128 - 21 && kValuesBetweenCarries / kThreads == 1U << 21);
 
-  double bias = 0;  ///< 1.5 * 2^52 times 2^kCut units
-  double small = 0, large = 0;
+  double upper_bias = 0, middle_bias = 0;  ///< 1.5 * 2^52 times 2^(2 kCut) and 2^kCut units
+  double upper = 0, middle = 0, lower = 0;
   Wide sum = 0;  ///< of earlier squares, in units
   int adds = 0;
   int opened = 1;
@@ -96,25 +99,30 @@ struct DoubleWindow {
 
   __device__ __forceinline__ void prepare(int lowest) {
     opened = lowest;
-    bias = ldexp(1.5, 52 + kCut + unit(lowest));
+    middle_bias = ldexp(1.5, 52 + kCut + unit(lowest));
+    upper_bias = ldexp(middle_bias, kCut);
   }
 
   template <int n>
   __device__ __forceinline__ void add(const std::uint32_t (&magnitude)[n], int) {
     for (int i = 0; i < n; ++i) {
       const double value = formats::float_of(magnitude[i]);
-      const double rounded = fma(value, value, bias) - bias;
-      large += rounded;
-      small += fma(value, value, -rounded);
+      const double of_upper = fma(value, value, upper_bias) - upper_bias;
+      const double rest = fma(value, value, -of_upper);
+      const double of_middle = (rest + middle_bias) - middle_bias;
+      upper += of_upper;
+      middle += of_middle;
+      lower += rest - of_middle;
     }
     if (++adds == kMost / kPackElements) gather();
   }
 
   __device__ __forceinline__ void gather() {
-    const double to_units = ldexp(1.0, -unit(opened));
-    sum += static_cast<Wide>(static_cast<long long>(small * to_units));
-    sum += static_cast<Wide>(static_cast<long long>(ldexp(large * to_units, -kCut))) << kCut;
-    small = large = 0;
+    const double to_units = ldexp(1.0, -unit(opened)), to_cuts = ldexp(to_units, -kCut);
+    sum += static_cast<Wide>(static_cast<long long>(lower * to_units));
+    sum += static_cast<Wide>(static_cast<long long>(middle * to_cuts)) << kCut;
+    sum += static_cast<Wide>(static_cast<long long>(ldexp(upper * to_cuts, -kCut))) << (2 * kCut);
+    upper = middle = lower = 0;
     adds = 0;
   }
 
