@@ -193,4 +193,5 @@ class Benchmarks:
 
         command = ["python3", ROOT / "scripts/peers/torch_gpt.py", "--preset", self.preset, "--batch", 4,
                    "--microbatches", 8, "--device", "cpu" if self.small else "cuda", *more]
-        return self.of.needing(("torch",), command_row(f"PyTorch, the same model, {name}", command, 90, figure=figure))
+        return self.of.needing(("torch",), command_row(f"PyTorch, the same model, {name}", command, 150,
+                                                       figure=figure))

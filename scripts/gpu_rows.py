@@ -200,7 +200,7 @@ class Rows:
                     passed=lambda text: ran(text) > 0 and "skipped" not in text)),
                 self.needing(needs, command_row(
                     "troupe.torch beside PyTorch alone",
-                    ["python3", self.root / "scripts/peers/torch_gpu_steps.py", "--rounds", 1], 90,
+                    ["python3", self.root / "scripts/peers/torch_gpu_steps.py", "--rounds", 1], 150,
                     environment=environment, figure=lambda text: ", ".join(text.split("\n")[-5:]).strip(", ")))]
 
     # Failures.
