@@ -48,14 +48,15 @@ struct IntegerWindow {
 
   Wide lower = 0, upper = 0;
 
-  /// Each value is in one half, and zero in the other.
+  /// Each value is in one half, and zero in the other. Zeros may be among them.
   template <int n>
   __device__ __forceinline__ void add(const std::uint32_t (&magnitude)[n], int lowest) {
     static_assert(n <= 4, "the sum of more squares may not fit");
     Word of_lower = 0, of_upper = 0;
     for (int i = 0; i < n; ++i) {
       const unsigned above = (magnitude[i] >> 23) - static_cast<unsigned>(lowest);
-      const std::uint32_t mantissa = (magnitude[i] & 0x7f'ffffU) | 0x80'0000U;
+      const std::uint32_t hidden = magnitude[i] < 0x80'0000U ? magnitude[i] : 0x80'0000U;
+      const std::uint32_t mantissa = (magnitude[i] & 0x7f'ffffU) | (hidden & 0x80'0000U);
       const Word low = shifted_right(mantissa << (kHalf - 1), kHalf - 1 - above);
       const Word high = shifted_left(mantissa, above - kHalf);
       of_lower += low * low;
@@ -75,64 +76,102 @@ struct IntegerWindow {
   }
 };
 
-/// The same in doubles, of which a square of a float fits into one. Large numbers round it to a multiple of
-/// 2^(2 kCut) units, and what that leaves to one of 2^kCut; these two and the rest are added apart. All three
-/// sums are exact for kMost squares, with which they stay below 2^53 of what they are multiples of. Each
-/// square is less than 2^(48 + 2 kExponents) units, so that `sum` has room for all that one thread may get.
+/// 2^exponent, which is a normal number.
+__device__ __forceinline__ double power_of_two(int exponent) {
+  return __builtin_bit_cast(double, static_cast<Word>(1023 + exponent) << 52);
+}
+
+/// The same in doubles, of which a square of a float fits into one. Added to a number that is large enough,
+/// it is rounded to a multiple of 2^(2 kCut) units; what that leaves, added to another one, to a multiple of
+/// 2^kCut, and the rest is added apart. All three sums are exact for kMost squares, with which they stay
+/// within a factor of two, and below 2^53. Each square is less than 2^(48 + 2 kExponents) units, so that
+/// `sum` has room for all that one thread may get.
 struct DoubleWindow {
   static constexpr int kExponents =
       29;  ///< many, since each thread meets tensors whose values differ in size
   static constexpr int kCut = 44;
-  static constexpr int kMost = 256;
-  static_assert(48 + 2 * kExponents - 2 * kCut + 8 < 53 && kCut - 1 + 8 < 53);
+  static constexpr int kMost = 128;
+  static_assert(48 + 2 * kExponents - 2 * kCut + 7 < 51 && kCut - 1 + 7 < 51);
   static_assert(48 + 2 * kExponents < 128 - 21 && kValuesBetweenCarries / kThreads == 1U << 21);
 
   double upper_bias = 0, middle_bias = 0;  ///< 1.5 * 2^52 times 2^(2 kCut) and 2^kCut units
   double upper = 0, middle = 0, lower = 0;
   Wide sum = 0;  ///< of earlier squares, in units
   int adds = 0;
-  int opened = 1;
 
   __device__ __forceinline__ DoubleWindow() { prepare(1); }
 
   __device__ __forceinline__ static int unit(int lowest) { return 2 * (lowest - 150); }
 
+  /// After close().
   __device__ __forceinline__ void prepare(int lowest) {
-    opened = lowest;
-    middle_bias = ldexp(1.5, 52 + kCut + unit(lowest));
-    upper_bias = ldexp(middle_bias, kCut);
+    upper = upper_bias = 1.5 * power_of_two(52 + 2 * kCut + unit(lowest));
+    middle = middle_bias = 1.5 * power_of_two(52 + kCut + unit(lowest));
   }
 
+  /// Zeros may be among them.
   template <int n>
-  __device__ __forceinline__ void add(const std::uint32_t (&magnitude)[n], int) {
+  __device__ __forceinline__ void add(const std::uint32_t (&magnitude)[n], int lowest) {
     for (int i = 0; i < n; ++i) {
       const double value = formats::float_of(magnitude[i]);
-      const double of_upper = fma(value, value, upper_bias) - upper_bias;
-      const double rest = fma(value, value, -of_upper);
-      const double of_middle = (rest + middle_bias) - middle_bias;
-      upper += of_upper;
-      middle += of_middle;
-      lower += rest - of_middle;
+      const double upper_before = upper, middle_before = middle;
+      upper = fma(value, value, upper);
+      const double rest = fma(value, value, upper_before - upper);
+      middle += rest;
+      lower += rest + (middle_before - middle);
     }
-    if (++adds == kMost / kPackElements) gather();
+    if (++adds == kMost / kPackElements) gather(lowest);
   }
 
-  __device__ __forceinline__ void gather() {
-    const double to_units = ldexp(1.0, -unit(opened)), to_cuts = ldexp(to_units, -kCut);
+  __device__ __forceinline__ void gather(int lowest) {
+    const double to_units = power_of_two(-unit(lowest)), to_cuts = to_units * power_of_two(-kCut);
     sum += static_cast<Wide>(static_cast<long long>(lower * to_units));
-    sum += static_cast<Wide>(static_cast<long long>(middle * to_cuts)) << kCut;
-    sum += static_cast<Wide>(static_cast<long long>(ldexp(upper * to_cuts, -kCut))) << (2 * kCut);
-    upper = middle = lower = 0;
+    sum += static_cast<Wide>(static_cast<long long>((middle - middle_bias) * to_cuts)) << kCut;
+    const double of_upper = (upper - upper_bias) * to_cuts * power_of_two(-kCut);
+    sum += static_cast<Wide>(static_cast<long long>(of_upper)) << (2 * kCut);
+    upper = upper_bias;
+    middle = middle_bias;
+    lower = 0;
     adds = 0;
   }
 
   template <class Give>
   __device__ __forceinline__ void close(int lowest, Give give) {
-    gather();
+    gather(lowest);
     give(sum, lowest);
     sum = 0;
   }
 };
+
+/// Of what is seldom needed there is one copy: the loops over values are small enough for a multiprocessor's
+/// cache of instructions.
+__device__ __forceinline__ void add(Word* own, int word, Word value) {
+  own[word * kThreads] += value;
+}
+
+__device__ __noinline__ void add_at(Word* own, int position, Wide sum) {
+  for (int word = 0; word < 4; ++word) {
+    const Word part = (static_cast<Word>(sum >> (32 * word)) & 0xffff'ffffU) << (position % 32);
+    add(own, position / 32 + word, part & 0xffff'ffffU);
+    add(own, position / 32 + word + 1, part >> 32);
+  }
+}
+
+__device__ __noinline__ void add_to_words(Word* own, std::uint32_t magnitude) {
+  if (magnitude == 0) return;
+  const int field = field_of(magnitude);
+  if (field == 255) return add(own, kLimbs, 1);
+  const Word mantissa = (magnitude & 0x7f'ffffU) | (field != 0 ? 0x80'0000U : 0U);
+  const Word square = mantissa * mantissa;
+  // Denormals (field 0) have the exponent of field 1, without the hidden bit.
+  const int position = 2 * (field > 0 ? field - 1 : 0);
+  const int limb = position / 32;
+  const Word low = (square & 0xffff'ffffU) << (position % 32);
+  const Word high = (square >> 32) << (position % 32);
+  add(own, limb, low & 0xffff'ffffU);
+  add(own, limb + 1, (low >> 32) + (high & 0xffff'ffffU));
+  add(own, limb + 2, high >> 32);
+}
 
 /// Adds squares exactly, so their order does not matter and the sum has the host's bits (core/exact_sum.cpp).
 /// Most squares of a thread are near each other in size: those of a window of exponents are added in
@@ -166,30 +205,27 @@ struct AddSquares {
       if (magnitude[i] > largest) largest = magnitude[i];
       if (magnitude[i] < smallest) smallest = magnitude[i];
     }
-    if (is_in_window(smallest) && is_in_window(largest)) {
-      window.add(magnitude, lowest);
-    } else {
-      add_from_anywhere(magnitude, largest);
-    }
+    if (!is_in_window(smallest) || !is_in_window(largest)) take_others_out(magnitude, largest);
+    window.add(magnitude, lowest);
   }
 
   /// Adds the window's sums to the words.
   __device__ __forceinline__ void close_window() {
-    window.close(lowest, [this](Wide sum, int field) { add_at(2 * (field - 1), sum); });
+    window.close(lowest, [this](Wide sum, int field) { add_at(own, 2 * (field - 1), sum); });
   }
 
  private:
+  /// Of values some of which are outside of the window: these are zeros afterwards.
   template <int n>
-  __device__ __forceinline__ void add_from_anywhere(const std::uint32_t (&magnitude)[n],
-                                                    std::uint32_t largest) {
+  __device__ __forceinline__ void take_others_out(std::uint32_t (&magnitude)[n], std::uint32_t largest) {
     if (largest == 0) return;
     open_window(field_of(largest));
     for (int i = 0; i < n; ++i) {
-      const std::uint32_t one[] = {magnitude[i]};
-      is_in_window(magnitude[i]) ? window.add(one, lowest) : add_to_words(magnitude[i]);
+      if (is_in_window(magnitude[i])) continue;
+      add_to_words(own, magnitude[i]);
+      magnitude[i] = 0;
     }
   }
-  __device__ __forceinline__ void add(int word, Word value) const { own[word * kThreads] += value; }
   __device__ __forceinline__ bool is_in_window(std::uint32_t magnitude) const {
     return static_cast<unsigned>(field_of(magnitude) - lowest) < kWindow;
   }
@@ -204,30 +240,6 @@ struct AddSquares {
     close_window();
     lowest = wanted;
     window.prepare(lowest);
-  }
-
-  __device__ __forceinline__ void add_at(int position, Wide sum) const {
-    for (int word = 0; word < 4; ++word) {
-      const Word part = (static_cast<Word>(sum >> (32 * word)) & 0xffff'ffffU) << (position % 32);
-      add(position / 32 + word, part & 0xffff'ffffU);
-      add(position / 32 + word + 1, part >> 32);
-    }
-  }
-
-  __device__ void add_to_words(std::uint32_t magnitude) const {
-    if (magnitude == 0) return;
-    const int field = field_of(magnitude);
-    if (field == 255) return add(kLimbs, 1);
-    const Word mantissa = (magnitude & 0x7f'ffffU) | (field != 0 ? 0x80'0000U : 0U);
-    const Word square = mantissa * mantissa;
-    // Denormals (field 0) have the exponent of field 1, without the hidden bit.
-    const int position = 2 * (field > 0 ? field - 1 : 0);
-    const int limb = position / 32;
-    const Word low = (square & 0xffff'ffffU) << (position % 32);
-    const Word high = (square >> 32) << (position % 32);
-    add(limb, low & 0xffff'ffffU);
-    add(limb + 1, (low >> 32) + (high & 0xffff'ffffU));
-    add(limb + 2, high >> 32);
   }
 };
 
