@@ -143,12 +143,12 @@ struct DoubleWindow {
   }
 };
 
-/// Of what is seldom needed there is one copy: the loops over values are small enough for a multiprocessor's
-/// cache of instructions.
 __device__ __forceinline__ void add(Word* own, int word, Word value) {
   own[word * kThreads] += value;
 }
 
+/// These two are seldom needed: one copy of each leaves loops that a multiprocessor's cache of instructions
+/// has room for.
 __device__ __noinline__ void add_at(Word* own, int position, Wide sum) {
   for (int word = 0; word < 4; ++word) {
     const Word part = (static_cast<Word>(sum >> (32 * word)) & 0xffff'ffffU) << (position % 32);
@@ -215,7 +215,7 @@ struct AddSquares {
   }
 
  private:
-  /// Of values some of which are outside of the window: these are zeros afterwards.
+  /// Values outside of the window, which some of these are, are zeros afterwards.
   template <int n>
   __device__ __forceinline__ void take_others_out(std::uint32_t (&magnitude)[n], std::uint32_t largest) {
     if (largest == 0) return;
