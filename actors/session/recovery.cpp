@@ -130,13 +130,13 @@ Result<void> Recovery::finish_step() {
   if (!step_.decided_by) return {};
   const auto key = fmt::format("{}decision", kPrefix);
   if (*step_.decided_by == in_.rank()) TRY(in_.rendezvous.set(key, remains_->decision()));
-  const auto text = TRY(in_.rendezvous.get(key, in_.options.checkpoint.deadline));
+  decision_ = TRY(in_.rendezvous.get(key, in_.options.checkpoint.deadline));
   const auto decided =
-      TRY(parse_decision(text, core::last_step(step_.over), in_.data, in_.plan.options.clip_norm));
+      TRY(parse_decision(decision_, core::last_step(step_.over), in_.data, in_.plan.options.clip_norm));
   loaded_.restored.last = outcome_of(decided);
   const bool finishes =
       std::find(step_.finishing.begin(), step_.finishing.end(), in_.rank()) != step_.finishing.end();
-  return finishes ? remains_->finish(text) : Result<void>{};
+  return finishes ? remains_->finish(decision_) : Result<void>{};
 }
 
 /// One that has made the step tells the rest of the state, which is the same on all ranks.

@@ -94,6 +94,10 @@ core::Result<void> Remains::take(const DataPlane::Rest& rest, std::span<const me
               std::bit_cast<std::int64_t>(decided->loss_scale)};
     words_.insert(words_.end(), rest.words.begin(), rest.words.end());
     survivor_.knows_last_decision = core::steps_through(rest.decided) == progress.over;
+  } else if (!parts_.inherited.empty()) {
+    // Nothing has been decided since the state was recovered.
+    words_ = TRY(words_of(parts_.inherited));
+    survivor_.knows_last_decision = true;
   }
   const auto last = begun_as(rest.step);
   if (last == begun.end()) return {};

@@ -150,6 +150,7 @@ struct Session::Parts {
   /// Like core::Survivor::origin; 0 as long as this rank does not have a whole state.
   std::uint64_t origin = 0;
   std::vector<messages::StepBegan> begun;  ///< the last two steps
+  std::string inherited;                   ///< as Remains::Parts::inherited
   core::Step step{0};                      ///< the step that is being computed, or comes next
   core::Step decided{-1};
   core::Lane lane{-1};

@@ -57,6 +57,7 @@ core::Result<std::optional<Restored>> Session::recover() {
   if (has_state) {
     s.adopted = s.has_agreed = true;
     s.origin = recovery.origin();
+    s.inherited = recovery.decision();
     TRY(s.go_on_from(recovery.progress()));
   }
   auto loaded = TRY(std::move(run));
@@ -156,9 +157,9 @@ void Session::Parts::leave_remains() {
   local.reset();
   checkpoints.reset();
   auto from = progress();
-  auto remains = Remains::take(
-      {std::move(own_plan), std::move(data), std::move(rank_state), origin, std::move(from), scaler, begun},
-      trainer_deadline());
+  auto remains = Remains::take({std::move(own_plan), std::move(data), std::move(rank_state), origin,
+                                std::move(from), scaler, begun, std::move(inherited)},
+                               trainer_deadline());
   if (remains) return world.keep(*std::move(remains));
   world.log(Subsystem::session)
       .info("this rank has no state in memory for the next epoch: {}", remains.error().message);

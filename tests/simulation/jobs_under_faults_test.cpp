@@ -13,6 +13,7 @@
 #include "actors/simulation/tiny_trainer.hpp"
 #include "core/errors.hpp"
 #include "core/plan/strategy.hpp"
+#include "core/step_count.hpp"
 #include "tests/support/environment.hpp"
 
 namespace troupe::actors {
@@ -94,6 +95,32 @@ TEST(JobUnderFaults, TakesNoStepTwiceWhereTheStateIsReplicated) {
   EXPECT_TRUE(trained.report.end);
   EXPECT_EQ(trained.report.epochs, 2);
   EXPECT_GT(trained.taken.front(), 0) << "the job did not begin again";
+}
+
+TEST(JobUnderFaults, HearsOfTheLastStepThoughEpochsDecideNothing) {
+  auto options = options_for(core::Strategy::ddp);
+  options.save_every = 0;
+  SimulatedJobOptions job{.ranks = 3};
+  for (const auto at : {200, 3'000, 6'000}) job.faults.push_back({Kind::kill, {0}, milliseconds(at)});
+  std::map<std::int64_t, std::int64_t> told;  // by rank: the last step, as the last epoch began
+
+  const auto report = simulate_job(job, [&](RankWorld& world) -> core::Result<void> {
+    const auto epoch = world.epoch().value;
+    const auto slow = [&](auto time) {
+      compute_for(world, epoch == 2 || epoch == 3 ? std::chrono::nanoseconds(milliseconds(500)) : time);
+    };
+    const auto result = TRY(train_tiny(world, options, slow));
+    const auto& restored = result.restored;
+    if (restored && restored->last &&
+        core::next_step(core::steps_through(restored->last->step)) == restored->step)
+      told[world.rank().value] = restored->step.value;
+    return {};
+  });
+
+  EXPECT_TRUE(report.end) << testing::PrintToString(report.log);
+  EXPECT_EQ(report.epochs, 4);
+  ASSERT_EQ(told.size(), 3u) << "every rank was told";
+  EXPECT_GT(told[0], 0);
 }
 
 TEST(JobUnderFaults, TakesOthersInFromMemoryWhereverTheStateIs) {
