@@ -316,6 +316,22 @@ TEST_F(LocalTierJobs, TakeAPeersCopyForOtherRanks) {
     EXPECT_THAT(rank.restored->passed_over, ElementsAre(HasSubstr("do not match their hash")));
 }
 
+TEST_F(LocalTierJobs, GoBackFromAnothersCopyToTheirOwn) {
+  auto options = local_job(core::Strategy::zero1, kSteps);
+  options.session.local.cliques = pairs();
+  options.session.local.keep = 2;
+  save(options, 3);
+  hide(0, 0, core::kManifestName);
+  rot(1, 0);
+  options.session.local.cliques = {{{0}, {2}}, {{1}, {3}}, {{4}, {5}}, {{6}, {7}}};
+
+  const auto outcome = run(options);
+
+  expect_goes_on(outcome, 2);
+  EXPECT_THAT(outcome.ranks[0].restored->passed_over, Contains(HasSubstr("do not match their hash")))
+      << "copies were gathered first";
+}
+
 TEST_F(TwoTiers, UseTheCheckpointWhereOtherRanksLackACopy) {
   train_to(3);
   replace(6);
