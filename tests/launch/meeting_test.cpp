@@ -5,6 +5,8 @@
 
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "apps/troupe/launch/nodes/node_table.hpp"
 
@@ -161,6 +163,23 @@ TEST(NodeTable, IsEnoughWithTheFewestAndGrowsLater) {
   EXPECT_EQ(table.members()[1].first_slot, 3);
   EXPECT_EQ(table.fewest_ranks(), 1);
   EXPECT_FALSE(table.is_complete());
+}
+
+TEST(NodeTable, NumbersTheNodesThatComeBackWithoutGaps) {
+  NodeTable table(4, 2, hello_of("a", 0, 2), "10.0.0.1");
+  for (const auto& [host, node] : {std::pair{"d", 3}, {"c", 2}, {"e", 2}}) {
+    auto back = hello_of(host, node, 2);
+    back.job = "job_1";
+    ASSERT_TRUE(table.add(back, "10.0.0.2"));
+  }
+
+  table.remove(1);
+  table.assign();
+
+  std::vector<std::string> names;
+  for (const auto& member : table.members()) names.push_back(name_of(member));
+  EXPECT_THAT(names, ::testing::ElementsAre("a (node 0)", "e (node 1)", "c (node 2)"));
+  EXPECT_EQ(table.members()[2].first_slot, 4);
 }
 
 TEST(NodeTable, NamesWhoHasANodeRankAlready) {

@@ -89,7 +89,8 @@ Result<void> NodeTable::check(const Hello& hello, const std::string& address) co
 }
 
 Result<int> NodeTable::add(Hello hello, std::string address) {
-  if (may_change() && hello.job.empty()) hello.node = -1;
+  const auto has_it = [&](const Member& member) { return member.node == hello.node; };
+  if (may_change() && (hello.job.empty() || std::ranges::any_of(members_, has_it))) hello.node = -1;
   TRY(check(hello, address));
   const int node = hello.node;
   members_.push_back({next_id_, std::move(hello), std::move(address), node, 0});
@@ -111,8 +112,12 @@ void NodeTable::assign() {
   }
   std::ranges::sort(members_, {}, &Member::node);
   int slot = 0;
-  for (Member& member : members_)
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    Member& member = members_[i];
+    // Some of the nodes that a job had before may not have come.
+    if (may_change()) member.node = static_cast<int>(i);
     member.first_slot = std::exchange(slot, slot + member.hello.ranks + member.hello.spares);
+  }
 }
 
 int NodeTable::world() const {
