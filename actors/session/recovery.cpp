@@ -52,7 +52,7 @@ Result<void> Recovery::hear_reports() {
   own.wants = core::layout_hash(in_.state.structure);
   if (remains_ != nullptr) {
     own.has = remains_->survivor();
-    own.stays = own.has->structure == own.wants && in_.data.is_like(remains_->data());
+    own.stays = own.has->structure == own.wants && in_.data.rests_like(remains_->data());
   }
   const auto all = TRY(in_.ask(fmt::format("{}reports", kPrefix), core::to_text(own),
                                [](const auto& words) { return fmt::format("{}", fmt::join(words, "\n")); }));

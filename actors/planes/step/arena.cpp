@@ -143,16 +143,16 @@ core::Result<void> Arena::take_resting(gpu::Device& device, const TrainingPlan& 
       partials[slot].want(size_of(place.gradients, place.gradient_width));
     if (has_own_full(bucket)) full.want(place.full_slots * size_of(place.whole, place.gradient_width));
   }
-  resting_.push_back(TRY(take_carried(device, parameters.wanted())));
-  parameters.use(resting_.back().view());
+  parameters_ = TRY(take_carried(device, parameters.wanted()));
+  parameters.use(parameters_.view());
   for (std::size_t slot = 0; slot < partials.size(); ++slot) {
     // The slots above the first are merged into it, or packed, before they go anywhere.
-    resting_.push_back(TRY(slot == 0 ? take_carried(device, partials[slot].wanted())
-                                     : take(device, partials[slot].wanted())));
-    partials[slot].use(resting_.back().view());
+    gradients_.push_back(TRY(slot == 0 ? take_carried(device, partials[slot].wanted())
+                                       : take(device, partials[slot].wanted())));
+    partials[slot].use(gradients_.back().view());
   }
-  resting_.push_back(TRY(take_carried(device, full.wanted())));
-  full.use(resting_.back().view());
+  gradients_.push_back(TRY(take_carried(device, full.wanted())));
+  full.use(gradients_.back().view());
   for (const auto bucket : buckets) {
     auto& place = places_[bucket.value];
     place.resting = parameters.next(size_of(place.parameters, place.width));
@@ -174,8 +174,8 @@ core::Result<void> Arena::take_optimizer(gpu::Device& device, const TrainingPlan
     const auto range = program.held(plan.placements_of(bucket).optimizer, bucket);
     const auto bytes = size_of(range, sizeof(float));
     const auto state = [&](gpu::BufferView& view) -> core::Result<void> {
-      resting_.push_back(TRY(take(device, bytes)));
-      view = resting_.back().view();
+      optimizer_.push_back(TRY(take(device, bytes)));
+      view = optimizer_.back().view();
       return {};
     };
     const auto& buffer = plan.buffers[plan.buckets[bucket.value].buffer.value];
@@ -254,34 +254,67 @@ std::vector<gpu::BufferView> Arena::added_to() const {
   return found;
 }
 
-bool Arena::is_like(const Arena& other) const {
+namespace {
+
+using Sizes = std::vector<std::size_t>;
+
+void add_bytes(Sizes& to, std::span<const gpu::Buffer> buffers) {
+  for (const auto& buffer : buffers) to.push_back(buffer.view().bytes);
+  to.push_back(buffers.size());
+}
+
+}  // namespace
+
+bool Arena::rests_like(const Arena& other) const {
   const auto sizes = [](const Arena& arena) {
-    std::vector<std::size_t> found;
-    const auto all = [&](const auto& buffers) {
-      for (const auto& buffer : buffers) found.push_back(buffer.view().bytes);
-      found.push_back(buffers.size());
-    };
-    all(arena.resting_);
-    all(arena.parameter_pool_);
-    all(arena.gradient_pool_);
-    all(arena.outgoing_);
-    all(arena.incoming_);
-    all(arena.carry_);
-    for (const auto* buffer : {&arena.blocks_, &arena.optimizer_scratch_, &arena.squares_, &arena.verdict_})
-      found.push_back(buffer->view().bytes);
+    Sizes found{arena.parameters_.view().bytes};
+    add_bytes(found, arena.optimizer_);
     for (const auto& place : arena.places_) {
-      for (const auto& range : {place.whole, place.parameters, place.gradients}) {
-        found.push_back(static_cast<std::size_t>(range.start));
-        found.push_back(static_cast<std::size_t>(range.end));
-      }
-      for (const auto number :
-           {place.slots, place.full_slots, place.width, place.gradient_width, place.pool_offset,
-            place.gradient_pool_offset, place.master.bytes, place.states.size()})
-        found.push_back(number);
+      found.insert(found.end(), {static_cast<std::size_t>(place.parameters.start),
+                                 static_cast<std::size_t>(place.parameters.end), place.width,
+                                 place.master.bytes, place.states.size()});
     }
     return found;
   };
   return sizes(*this) == sizes(other);
+}
+
+bool Arena::is_like(const Arena& other) const {
+  const auto sizes = [](const Arena& arena) {
+    Sizes found;
+    for (const auto* buffers : {&arena.gradients_, &arena.parameter_pool_, &arena.gradient_pool_})
+      add_bytes(found, *buffers);
+    for (const auto* buffers : {&arena.outgoing_, &arena.incoming_, &arena.carry_})
+      add_bytes(found, *buffers);
+    for (const auto* buffer : {&arena.blocks_, &arena.optimizer_scratch_, &arena.squares_, &arena.verdict_})
+      found.push_back(buffer->view().bytes);
+    for (const auto& place : arena.places_) {
+      for (const auto& range : {place.whole, place.gradients}) {
+        found.push_back(static_cast<std::size_t>(range.start));
+        found.push_back(static_cast<std::size_t>(range.end));
+      }
+      found.insert(found.end(), {place.slots, place.full_slots, place.gradient_width, place.pool_offset,
+                                 place.gradient_pool_offset});
+    }
+    return found;
+  };
+  return rests_like(other) && sizes(*this) == sizes(other);
+}
+
+void Arena::swap_resting(Arena& other) {
+  CHECK(rests_like(other), "what rests is divided alike");
+  if (is_like(other)) return std::swap(*this, other);
+  std::swap(parameters_, other.parameters_);
+  std::swap(optimizer_, other.optimizer_);
+  // The first that both carry, if these are memory of their collectives.
+  if (!carried_.empty() && parameters_.view().bytes > 0) std::swap(carried_.front(), other.carried_.front());
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    auto &own = places_[i], &theirs = other.places_[i];
+    std::swap(own.resting, theirs.resting);
+    std::swap(own.master, theirs.master);
+    std::swap(own.master_in_parameters, theirs.master_in_parameters);
+    std::swap(own.states, theirs.states);
+  }
 }
 
 gpu::BufferView Arena::master(core::BucketIndex bucket) const {

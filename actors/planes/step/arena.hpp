@@ -77,8 +77,11 @@ class Arena {
   gpu::BufferView own_verdict() const { return own_verdict_.view(); }
   gpu::BufferView common_verdict() const { return common_verdict_.view(); }
 
-  /// Whether the two are divided alike, so that either may stand for the other.
-  bool is_like(const Arena& other) const;
+  /// Whether what outlasts a step, parameters and the optimizer's state, is divided alike in both.
+  bool rests_like(const Arena& other) const;
+  /// Exchanges that with an arena that it rests_like(), and all other memory too if it is divided alike,
+  /// which depends on the number of ranks.
+  void swap_resting(Arena& other);
 
   /// All gradients that the trainer adds to.
   std::vector<gpu::BufferView> added_to() const;
@@ -110,6 +113,7 @@ class Arena {
   /// One allocation that is divided into regions.
   class Cutter;
 
+  bool is_like(const Arena& other) const;
   const Place& at(core::BucketIndex bucket) const { return places_[bucket.value]; }
   core::Result<void> take_all(gpu::Device& device, const TrainingPlan& plan, const RankProgram& program);
   core::Result<gpu::Buffer> take(gpu::Device& device, std::size_t bytes);
@@ -123,7 +127,9 @@ class Arena {
   gpu::CollectiveBackend* collectives_ = nullptr;  ///< null: all memory is the device's
   std::vector<gpu::BufferView> carried_;
   std::vector<Place> places_;  ///< per bucket
-  std::vector<gpu::Buffer> resting_;
+  gpu::Buffer parameters_;
+  std::vector<gpu::Buffer> optimizer_;
+  std::vector<gpu::Buffer> gradients_;
   std::vector<gpu::Buffer> parameter_pool_;
   std::vector<gpu::Buffer> gradient_pool_;
   std::array<gpu::Buffer, kScratchCredits> outgoing_;

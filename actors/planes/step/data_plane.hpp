@@ -196,10 +196,11 @@ class DataPlane {
   messages::Verdict verdict_of(std::span<const std::int64_t> words) const;
   /// After retire(): carries out what was decided, for the buckets whose optimizer has not stepped yet.
   core::Result<void> end_step(const messages::StepDecided& decided, std::chrono::nanoseconds deadline);
-  /// Whether the memory of both is divided alike, and none of this one is registered with a group.
-  bool is_like(const DataPlane& other) const;
-  /// Takes over the memory of a retired plane, which gets this one's. False, and nothing has happened, unless
-  /// is_like(). Before anything was asked of this plane.
+  /// Whether parameters and the optimizer's state are divided alike in both, and no memory of this one is
+  /// registered with a group.
+  bool rests_like(const DataPlane& other) const;
+  /// Takes over this memory of a retired plane, and what else is divided alike, for its own. False, and
+  /// nothing has happened, unless rests_like(). Before anything was asked of this plane.
   bool take_memory(DataPlane& retired);
   /// Digests the bucket's present parameters.
   BucketDigest bucket_digest(core::BucketIndex bucket) const;

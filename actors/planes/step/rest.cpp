@@ -48,14 +48,14 @@ core::Result<void> DataPlane::end_step(const messages::StepDecided& decided,
   return s.update->synchronize(deadline);
 }
 
-bool DataPlane::is_like(const DataPlane& other) const {
+bool DataPlane::rests_like(const DataPlane& other) const {
   // A group of this epoch knows no other memory than the one that was registered with it.
-  return !state_->is_registered && state_->arena.is_like(other.state_->arena);
+  return !state_->is_registered && state_->arena.rests_like(other.state_->arena);
 }
 
 bool DataPlane::take_memory(DataPlane& retired) {
-  if (!is_like(retired)) return false;
-  std::swap(state_->arena, retired.state_->arena);
+  if (!rests_like(retired)) return false;
+  state_->arena.swap_resting(retired.state_->arena);
   return true;
 }
 
