@@ -1,9 +1,11 @@
 #include "apps/troupe/launch/nodes/meeting.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -180,6 +182,42 @@ TEST(NodeTable, NumbersTheNodesThatComeBackWithoutGaps) {
   for (const auto& member : table.members()) names.push_back(name_of(member));
   EXPECT_THAT(names, ::testing::ElementsAre("a (node 0)", "e (node 1)", "c (node 2)"));
   EXPECT_EQ(table.members()[2].first_slot, 4);
+}
+
+/// Launchers come, leave and come back, before the job begins and later: nodes are 0 to size - 1, in this
+/// order, and each has the slots after those of the one before.
+TEST(NodeTable, KeepsNodesInOrderWhoeverComesBack) {
+  for (unsigned seed = 0; seed < 2000; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](int bound) { return static_cast<int>(random() % static_cast<unsigned>(bound)); };
+    const int nodes = 2 + below(5), fewest = 1 + below(nodes);
+    NodeTable table(nodes, fewest, hello_of("n0", 0, 1 + below(3)), "10.0.0.1");
+    std::vector<int> here;
+    bool has_begun = false;
+    for (int turn = 0; turn < 20; ++turn) {
+      if (!has_begun && !here.empty() && below(4) == 0) {
+        table.remove(here.back());
+        here.pop_back();
+      } else {
+        auto hello = hello_of(fmt::format("n{}", turn), below(nodes + 1) - 1, 1 + below(3));
+        hello.settings = table.members().front().hello.settings;
+        if (below(2) == 0) hello.job = "job";
+        if (const auto added = table.add(std::move(hello), "10.0.0.2")) here.push_back(*added);
+      }
+      const bool begins = table.is_complete() || (table.may_change() && table.is_enough() && below(3) == 0);
+      has_begun = has_begun || begins;
+      if (!has_begun) continue;
+      table.assign();
+      int slot = 0;
+      for (int node = 0; node < table.size(); ++node) {
+        const auto& member = table.members()[static_cast<std::size_t>(node)];
+        ASSERT_EQ(member.node, node) << "seed " << seed << ": " << table.present();
+        ASSERT_EQ(member.first_slot, slot) << "seed " << seed;
+        slot += member.hello.ranks;
+      }
+      ASSERT_EQ(table.members().front().hello.host, "n0") << "seed " << seed;
+    }
+  }
 }
 
 TEST(NodeTable, NamesWhoHasANodeRankAlready) {

@@ -5,11 +5,17 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <fstream>
+#include <mutex>
 #include <random>
+#include <stop_token>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "tests/processes/gpt_job.hpp"
 #include "tests/support/environment.hpp"
@@ -66,6 +72,47 @@ TEST(StragglerOfAJob, IsNamedAndNobodyElse) {
       EXPECT_THAT(result.output, testing::Not(testing::HasSubstr(fmt::format("rank {} is slow", other))));
     }
   }
+}
+
+/// Other load comes and goes on all cores. An hour of it is TROUPE_NOISE_SECONDS=3600.
+TEST(StragglerOfAJob, IsNobodyWhereOtherLoadComesAndGoes) {
+  const auto seconds = tests::number_in_environment("TROUPE_NOISE_SECONDS", 0);
+  if (seconds == 0) GTEST_SKIP() << "set TROUPE_NOISE_SECONDS to how long the load lasts";
+  const tests::ScratchFolder folder;
+  const auto text = tests::write_sample_text(folder);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+  std::vector<std::jthread> load;
+  for (unsigned core = 0; core < std::thread::hardware_concurrency(); ++core) {
+    load.emplace_back([core](const std::stop_token& stop) {
+      std::mt19937 random(core);
+      std::mutex mutex;
+      std::unique_lock lock(mutex);
+      std::condition_variable_any never;
+      for (bool works = false; !stop.stop_requested(); works = !works) {
+        const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(1 + random() % 2000);
+        while (works && std::chrono::steady_clock::now() < until) continue;
+        if (!works) never.wait_until(lock, stop, until, [] { return false; });
+      }
+    });
+  }
+  int jobs = 0, steps = 0;
+  for (std::mt19937 random(1); std::chrono::steady_clock::now() < end; ++jobs) {
+    const auto strategy = std::array{"ddp", "zero1", "zero2", "zero3"}[random() % 4];
+    const auto output = folder.path(fmt::format("{}", jobs));
+    const tests::GptJob job{
+        static_cast<int>(2 + random() % 3),
+        600,
+        {},
+        {"--strategy", strategy, "--layers", "6", "--width", "128", "--feed-forward", "256"}};
+    const auto result = tests::run_command(tests::gpt_command(job, text, output), std::chrono::seconds(600));
+
+    ASSERT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_THAT(result.output, testing::Not(testing::HasSubstr(" is slow"))) << "job " << jobs << "\n"
+                                                                             << result.output;
+    EXPECT_THAT(result.output, testing::Not(testing::HasSubstr("flight records"))) << result.output;
+    steps += static_cast<int>(tests::read_record(output).losses.size());
+  }
+  fmt::print("{} jobs, {} steps\n", jobs, steps);
 }
 
 }  // namespace
