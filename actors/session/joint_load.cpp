@@ -139,6 +139,13 @@ void JointLoad::post_round(LoadedBytes bytes) {
   }
 }
 
+/// Where the bytes of a round arrive.
+gpu::BufferView JointLoad::place_of(std::uint64_t round, std::size_t bytes) const {
+  const auto place = exchange_->place_of(round);
+  if (!place.empty()) return {place.data(), place.size()};
+  return rounds_[round % 2]->incoming.view().subview(0, bytes);
+}
+
 /// While a round is in flight, the previous one is unpacked and the next one is packed.
 Result<void> JointLoad::exchange() {
   if (!exchange_) return {};
@@ -150,17 +157,17 @@ Result<void> JointLoad::exchange() {
     if (round < count) {
       bytes.input_counts = exchange_->sent(round);
       bytes.output_counts = exchange_->received(round);
-      bytes.output = memory->incoming.view().subview(0, sum(bytes.output_counts));
+      bytes.output = place_of(round, sum(bytes.output_counts));
       const auto outgoing = memory->outgoing.view().subview(0, sum(bytes.input_counts));
-      bytes.input = outgoing;
+      const auto given = TRY(exchange_->pack({outgoing.data, outgoing.bytes}));
+      bytes.input = {given.data(), given.size()};
       bytes.owner = memory;
-      TRY(exchange_->pack({outgoing.data, outgoing.bytes}));
     }
     if (round > 0) TRY(in_.inbox.wait_shared(in_.deadline));
     if (round < count) post_round(std::move(bytes));
     if (round == 0) continue;
-    const auto arrived = rounds_[(round - 1) % 2]->incoming.view();
-    TRY(exchange_->unpack({arrived.data, sum(exchange_->received(round - 1))}));
+    const auto arrived = place_of(round - 1, sum(exchange_->received(round - 1)));
+    TRY(exchange_->unpack({arrived.data, arrived.bytes}));
   }
   return {};
 }

@@ -73,6 +73,7 @@ class JointLoad {
   bool may_exchange() const;
   core::Result<void> make_rounds();
   void post_round(LoadedBytes bytes);
+  gpu::BufferView place_of(std::uint64_t round, std::size_t bytes) const;
   core::Result<void> agree(std::optional<std::uint64_t> plan);
   core::Result<void> prepare_exchange(core::SharedLoadPlan plan, const core::SharedTargets& shared,
                                       LoadExchange::Wanted& alone);

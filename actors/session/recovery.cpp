@@ -173,7 +173,7 @@ Result<void> Recovery::take_memory() {
 
 Result<void> Recovery::exchange() {
   const bool is_on_host = in_.world.device().is_host_memory();
-  HeldBoxes held(is_on_host ? LoadExchange::Source::host : LoadExchange::Source::device);
+  HeldBoxes held(is_on_host ? LoadExchange::Source::lasting : LoadExchange::Source::device);
   if (is_holder()) held.add(remains_->state().structure, spans_of(stays() ? memory_ : remains_->memory()));
   LoadExchange::Wanted wanted;
   if (!stays()) wanted = {core::targets_of(in_.state.structure), spans_of(memory_)};
