@@ -107,6 +107,7 @@ core::Result<Restore::Loaded> Restore::take_over(const std::string& attempt, con
   loaded.steps_missed = TRY(
       core::steps_missed_in(values.find(fmt::format("0.{}", core::kStepsMissedKey)), loaded.optimizer_steps));
   loaded.loss_scaling = TRY(loss_scaling_of(values.find("0.loss_scaling")));
+  loaded.restored.last = TRY(last_step_of(values.find(fmt::format("0.{}", kLastStepKey)), name.step));
   return loaded;
 }
 

@@ -77,8 +77,9 @@ struct Restored {
   std::vector<std::string> passed_over;
   bool is_local = false;      ///< from the local tier
   bool is_in_memory = false;  ///< from Session::recover()
-  /// From Session::recover(): what was decided on the last step before `step`, which the trainer may not have
-  /// been told. The same on all ranks; empty where no rank knows it. Its times are zero.
+  /// What was decided on the last step before `step`, which the trainer may not have been told, or may not
+  /// have reported. The same on all ranks; empty where no rank knows it, or a save does not say. Its times
+  /// are zero, and from a save its wishes.
   std::optional<StepOutcome> last{};
   /// Keys of this rank that the checkpoint lacks, if the strictness returns them.
   core::KeySet unexpected{};

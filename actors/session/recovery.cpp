@@ -10,6 +10,7 @@
 #include "actors/planes/step/state_memory.hpp"
 #include "actors/session/held_boxes.hpp"
 #include "actors/session/joint_load.hpp"
+#include "actors/session/last_step.hpp"
 #include "core/checkpoint/values_text.hpp"
 #include "core/errors.hpp"
 #include "core/step_count.hpp"
@@ -130,13 +131,10 @@ Result<void> Recovery::finish_step() {
   if (!step_.decided_by) return {};
   const auto key = fmt::format("{}decision", kPrefix);
   if (*step_.decided_by == in_.rank()) TRY(in_.rendezvous.set(key, remains_->decision()));
-  decision_ = TRY(in_.rendezvous.get(key, in_.options.checkpoint.deadline));
-  const auto decided =
-      TRY(parse_decision(decision_, core::last_step(step_.over), in_.data, in_.plan.options.clip_norm));
-  loaded_.restored.last = outcome_of(decided);
+  const auto text = TRY(in_.rendezvous.get(key, in_.options.checkpoint.deadline));
   const bool finishes =
       std::find(step_.finishing.begin(), step_.finishing.end(), in_.rank()) != step_.finishing.end();
-  return finishes ? remains_->finish(decision_) : Result<void>{};
+  return finishes ? remains_->finish(text) : Result<void>{};
 }
 
 /// One that has made the step tells the rest of the state, which is the same on all ranks.
@@ -155,9 +153,11 @@ Result<void> Recovery::share_progress() {
       TRY(core::steps_missed_in(values.find(core::kStepsMissedKey), loaded_.optimizer_steps));
   loaded_.loss_scaling = TRY(loss_scaling_of(values.find("loss_scaling")));
   loaded_.restored.step = core::next_step(step_.over);
+  loaded_.restored.last = TRY(last_step_of(values.find(kLastStepKey), step_.over));
   loaded_.restored.is_in_memory = true;
   loaded_.restored.name = fmt::format("the memory of {} of {} ranks", step_.holders.size(), reports_.size());
-  progress_ = {step_.over, loaded_.optimizer_steps, loaded_.steps_missed, loaded_.loss_scaling};
+  progress_ = {step_.over, loaded_.optimizer_steps, loaded_.steps_missed, loaded_.loss_scaling,
+               loaded_.restored.last};
   return {};
 }
 

@@ -28,11 +28,9 @@ class Recovery {
 
   /// Empty where the ranks have no common step; then nothing of this session has changed.
   core::Result<std::optional<LoadedState>> run();
-  /// These three describe what was found: valid once memory was taken over, even if run() then fails.
+  /// These two describe what was found: valid once memory was taken over, even if run() then fails.
   std::uint64_t origin() const { return step_.origin; }
   const Saves::Progress& progress() const { return progress_; }
-  /// What Remains::decision() says of the last step; empty where no rank knows it.
-  const std::string& decision() const { return decision_; }
   /// The session's data plane has the memory of the remains, and with it the state.
   bool has_taken_memory() const { return has_taken_memory_; }
 
@@ -56,7 +54,6 @@ class Recovery {
   core::CommonStep step_;
   std::unique_ptr<const core::Survival> survival_;
   Saves::Progress progress_;
-  std::string decision_;
   LoadedState loaded_;
   bool has_taken_memory_ = false;
 };

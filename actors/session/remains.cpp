@@ -94,10 +94,6 @@ core::Result<void> Remains::take(const DataPlane::Rest& rest, std::span<const me
               std::bit_cast<std::int64_t>(decided->loss_scale)};
     words_.insert(words_.end(), rest.words.begin(), rest.words.end());
     survivor_.knows_last_decision = core::steps_through(rest.decided) == progress.over;
-  } else if (!parts_.inherited.empty()) {
-    // Nothing has been decided since the state was recovered.
-    words_ = TRY(words_of(parts_.inherited));
-    survivor_.knows_last_decision = true;
   }
   const auto last = begun_as(rest.step);
   if (last == begun.end()) return {};
@@ -132,6 +128,7 @@ core::Result<void> Remains::finish(std::vector<std::int64_t> words) {
   if (core::steps_through(next_.step) == progress.over) return {};
   // The trainer has not been told of it.
   progress.over = survivor_.over = core::steps_through(next_.step);
+  progress.last = outcome_of(decided);
   progress.optimizer_steps.value += decided.commit ? 1 : 0;
   const auto nonfinite = decided.verdict.nonfinite_gradients;
   if (decided.commit || nonfinite > 0) parts_.scaler.update(nonfinite == 0);

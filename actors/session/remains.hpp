@@ -40,8 +40,6 @@ class Remains final : public Keepsake {
     Saves::Progress progress;                    ///< as far as the trainer was told
     core::LossScaler scaler;                     ///< as above
     std::span<const messages::StepBegan> begun;  ///< the last two steps
-    /// What decision() said of the last step of an earlier epoch; empty where nobody knew it.
-    std::string inherited;
   };
 
   /// Retires the data plane, and finishes the last step if this rank knows what was decided.

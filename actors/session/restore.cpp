@@ -10,6 +10,7 @@
 #include "actors/planes/experts/plane.hpp"
 #include "actors/planes/replica/copies.hpp"
 #include "actors/planes/step/state_memory.hpp"
+#include "actors/session/last_step.hpp"
 #include "core/checkpoint/sealed_text.hpp"
 #include "core/checkpoint/values_text.hpp"
 #include "core/errors.hpp"
@@ -258,7 +259,9 @@ core::Result<Restore::Loaded> Restore::load(const std::string& attempt, const st
   loaded.restored.step = options_.optimizer ? core::next_step(manifest.step) : core::Step{0};
   if (const auto* common = counters->find("trainer")) loaded.restored.common = *common;
   loaded.restored.topology = manifest.topology;
-  if (options_.optimizer) loaded.loss_scaling = TRY(loss_scaling_of(counters->find("loss_scaling")));
+  if (!options_.optimizer) return loaded;
+  loaded.loss_scaling = TRY(loss_scaling_of(counters->find("loss_scaling")));
+  loaded.restored.last = TRY(last_step_of(counters->find(kLastStepKey), manifest.step));
   return loaded;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/session/last_step.hpp"
 #include "core/checkpoint/values_text.hpp"
 #include "core/errors.hpp"
 #include "core/step_count.hpp"
@@ -64,6 +65,7 @@ Value::Map Saves::values_of(const Progress& progress, const Value& common) {
                                           {"growth_tracker", scaling->finite_steps},
                                           {"hysteresis_tracker", scaling->overflows_left}});
   }
+  if (progress.last) values.set(kLastStepKey, value_of(*progress.last));
   return values;
 }
 
@@ -71,7 +73,9 @@ core::Result<messages::SaveBegan> Saves::message(const Progress& progress, const
   messages::SaveBegan begun;
   begun.step = core::last_step(progress.over);
   begun.topology = TRY(core::value_text(topology_of(in_.plan)));
-  begun.common = TRY(core::value_text(values_of(progress, common)));
+  auto saved = progress;
+  if (saved.last) saved.last->wishes = 0;  // whoever restores has not wished anything
+  begun.common = TRY(core::value_text(values_of(saved, common)));
   TRY(check_size("the common values", begun.common));
   return begun;
 }

@@ -24,6 +24,7 @@ class Saves {
     core::StepCount optimizer_steps{};  ///< without steps that were not committed
     core::StepsMissed steps_missed{};
     std::optional<core::LossScaler::State> loss_scaling{};  ///< with a dynamic scale
+    std::optional<StepOutcome> last{};                      ///< of the steps, if it is known
   };
 
   /// The common values of a save: what restores read, and the trainer's own.

@@ -359,6 +359,7 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   if (decided.commit || outcome.nonfinite_gradients > 0) s.scaler.update(outcome.nonfinite_gradients == 0);
   s.enter(gpu::FlightPhase::between_steps, s.step);
   s.step.value += 1;
+  s.last = outcome;
   return outcome;
 }
 

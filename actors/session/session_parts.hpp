@@ -102,7 +102,7 @@ struct Session::Parts {
                                   const std::function<void(std::int64_t, std::span<float>)>& fill);
   Saves::Progress progress() const {
     return {core::steps_before(step), optimizer_steps, steps_missed,
-            scaler.is_dynamic() ? std::optional(scaler.state()) : std::nullopt};
+            scaler.is_dynamic() ? std::optional(scaler.state()) : std::nullopt, last};
   }
 
   core::Result<void> go_on_from(Saves::Progress from);
@@ -150,7 +150,7 @@ struct Session::Parts {
   /// Like core::Survivor::origin; 0 as long as this rank does not have a whole state.
   std::uint64_t origin = 0;
   std::vector<messages::StepBegan> begun;  ///< the last two steps
-  std::string inherited;                   ///< as Remains::Parts::inherited
+  std::optional<StepOutcome> last;         ///< of what was decided, here or before
   core::Step step{0};                      ///< the step that is being computed, or comes next
   core::Step decided{-1};
   core::Lane lane{-1};

@@ -29,7 +29,7 @@ core::Result<std::optional<Restored>> Session::restore(const RestoreOptions& opt
   if (s.experts) s.experts->restored();
   s.adopted = true;
   TRY(s.go_on_from({core::steps_before(loaded->restored.step), loaded->optimizer_steps,
-                    std::move(loaded->steps_missed), loaded->loss_scaling}));
+                    std::move(loaded->steps_missed), loaded->loss_scaling, loaded->restored.last}));
   return std::optional(std::move(loaded->restored));
 }
 
@@ -57,7 +57,6 @@ core::Result<std::optional<Restored>> Session::recover() {
   if (has_state) {
     s.adopted = s.has_agreed = true;
     s.origin = recovery.origin();
-    s.inherited = recovery.decision();
     TRY(s.go_on_from(recovery.progress()));
   }
   auto loaded = TRY(std::move(run));
@@ -102,6 +101,7 @@ core::Result<void> Session::Parts::go_on_from(Saves::Progress from) {
   step = core::next_step(from.over);
   optimizer_steps = from.optimizer_steps;
   steps_missed = std::move(from.steps_missed);
+  last = std::move(from.last);
   return from.loss_scaling ? scaler.restore(*from.loss_scaling) : core::Result<void>{};
 }
 
@@ -157,9 +157,9 @@ void Session::Parts::leave_remains() {
   local.reset();
   checkpoints.reset();
   auto from = progress();
-  auto remains = Remains::take({std::move(own_plan), std::move(data), std::move(rank_state), origin,
-                                std::move(from), scaler, begun, std::move(inherited)},
-                               trainer_deadline());
+  auto remains = Remains::take(
+      {std::move(own_plan), std::move(data), std::move(rank_state), origin, std::move(from), scaler, begun},
+      trainer_deadline());
   if (remains) return world.keep(*std::move(remains));
   world.log(Subsystem::session)
       .info("this rank has no state in memory for the next epoch: {}", remains.error().message);

@@ -102,6 +102,27 @@ TEST(Checkpoint, OfEveryStepIsWholeAndLeavesTrainingAlone) {
   }
 }
 
+TEST(Checkpoint, TellsWhatWasDecidedOnItsLastStep) {
+  SimulatedStorage disk({});
+  auto saving = saving_job(core::Strategy::zero1);
+  saving.steps = 4;
+  saving.save_every = 4;
+  const auto before = run_on(disk, 3, saving);
+  auto going_on = saving_job(core::Strategy::zero2);
+  going_on.restore = true;
+
+  const auto after = run_on(disk, 2, going_on);
+
+  const auto& decided = before.ranks[0].outcomes.back();
+  for (const auto& rank : after.ranks) {
+    ASSERT_TRUE(rank.restored && rank.restored->last);
+    EXPECT_EQ(rank.restored->last->step, decided.step);
+    EXPECT_EQ(rank.restored->last->loss, decided.loss);
+    EXPECT_EQ(rank.restored->last->gradient_norm, decided.gradient_norm);
+    EXPECT_TRUE(rank.restored->last->committed);
+  }
+}
+
 /// The device has room for what training takes, and for the state once more.
 // Covers local-17.
 TEST(Checkpoint, TakesNoMoreStagingThanThereIsState) {

@@ -131,6 +131,13 @@ Result<void> tell_of_resume(Narrator& narrator, const std::optional<actors::Rest
   return narrator.say(step, "resume", fmt::format("resumed from {}, after {} steps", restored->name, step));
 }
 
+/// Where a step was taken whose outcome is to be reported.
+enum class Taken : std::uint8_t {
+  here,
+  before,  ///< in an earlier epoch, and it may have been reported
+  saved,   ///< the same, and this epoch began from its save
+};
+
 constexpr const char* kNoEvaluation =
     "no target token in the sequences of the evaluation, so it has no loss; --evaluation-batches may take "
     "more";
@@ -147,14 +154,16 @@ class Run {
         prompt_(prompt),
         codec_(codec) {}
 
-  Result<RunEnd> train() {
+  /// `restored` is what this epoch goes on from; null in the first, which reports nothing of earlier jobs.
+  Result<RunEnd> train(const actors::Restored* restored) {
     auto& session = trainer_.session();
     first_step_ = session.next_step().value;
     if (options_.trace_steps == 0) session.stop_tracing();
     // What was decided before the epoch is reported, and followed by what is due, once.
-    auto last = trainer_.recovered() ? trainer_.recovered()->last : std::nullopt;
+    auto last = restored ? restored->last : std::nullopt;
+    const auto taken = restored && restored->is_in_memory ? Taken::before : Taken::saved;
     while (last || session.next_step().value < options_.steps) {
-      const auto wishes = last ? TRY(after_step(*std::exchange(last, {}), true)) : TRY(one_step());
+      const auto wishes = last ? TRY(after_step(*std::exchange(last, {}), taken)) : TRY(one_step());
       if ((wishes & actors::kWishLeave) == 0) continue;
       TRY(session.wait_saves());
       TRY(session.wait_local_saves());
@@ -197,11 +206,10 @@ class Run {
 
   /// Returns the wishes of all ranks.
   Result<std::uint32_t> one_step() {
-    return after_step(TRY(trainer_.step(requests_ != nullptr ? requests_->take() : 0)), false);
+    return after_step(TRY(trainer_.step(requests_ != nullptr ? requests_->take() : 0)), Taken::here);
   }
 
-  /// `was_taken_before`: in an earlier epoch, and it may have been recorded there.
-  Result<std::uint32_t> after_step(const actors::StepOutcome& outcome, bool was_taken_before) {
+  Result<std::uint32_t> after_step(const actors::StepOutcome& outcome, Taken taken) {
     const double learning_rate = trainer_.learning_rate_of(outcome.step);
     if (requests_ != nullptr) requests_->drop(outcome.wishes);
     const auto done = core::steps_through(outcome.step).value;
@@ -209,9 +217,11 @@ class Run {
     if (done - first_step_ == options_.trace_steps) trainer_.session().stop_tracing();
     const bool due = options_.save_every > 0 && done % options_.save_every == 0;
     const bool wants_save = requests_ != nullptr && (due || done == options_.steps || outcome.wishes != 0);
-    if (wants_save && !(was_taken_before && TRY(is_saved({done})))) TRY(trainer_.save());
+    const bool has_save = taken == Taken::saved || (taken == Taken::before && TRY(is_saved({done})));
+    if (wants_save && !has_save) TRY(trainer_.save());
     const bool local_due = options_.local_every > 0 && done % options_.local_every == 0;
-    if (!options_.world.local_checkpoint_directory.empty() && local_due) TRY(trainer_.save_local());
+    if (!options_.world.local_checkpoint_directory.empty() && local_due && taken != Taken::saved)
+      TRY(trainer_.save_local());
     TRY(report_saves());
     std::optional<double> evaluation;
     const bool evaluates = options_.evaluate_every > 0 && done % options_.evaluate_every == 0;
@@ -221,7 +231,7 @@ class Run {
       evaluation = TRY(trainer_.evaluate(options_.evaluation_batches));
       if (narrator_ && !evaluation) TRY(narrator_->say(done, "evaluation", kNoEvaluation));
     }
-    if (narrator_ && !(was_taken_before && narrator_->has_recorded(outcome.step))) {
+    if (narrator_ && (taken == Taken::here || !narrator_->has_recorded(outcome.step))) {
       TRY(narrator_->step_done(outcome, trainer_.tokens_per_step(), learning_rate, evaluation));
       TRY(narrator_->expert_load(outcome.step.value, load));
     }
@@ -326,7 +336,7 @@ Result<RunEnd> run_epoch(const RunOptions& options, const Lasting& lasting) {
   }
   if (lasting.requests) lasting.requests->begin();
   Run run(*trainer, narrator.get(), lasting.requests, options, lasting.prompt, lasting.codec);
-  const auto end = TRY(run.train());
+  const auto end = TRY(run.train(restored && world.epoch().value > 1 ? &*restored : nullptr));
   if (traced) {
     auto folder = options.output + "/trace";
     TRY(make_folder(folder));
