@@ -20,8 +20,8 @@ class Stragglers {
   /// the step longer by this part of it.
   static constexpr double kFactor = 4.0 / 3;
   static constexpr double kPart = 0.1;
-  /// So many times in a row before anything is said.
-  static constexpr int kRounds = 3;
+  /// So many times in a row before anything is said: other load on a host comes and goes.
+  static constexpr int kRounds = 6;
 
   /// Ranks with the same number keep the same part of the model.
   explicit Stragglers(std::map<core::Rank, std::int32_t> stages = {}) : stages_(std::move(stages)) {}

@@ -46,7 +46,7 @@ TEST(StragglerOfAJob, IsNamedAndNobodyElse) {
                       {"--rdzv-id", id, "--term-timeout", "10"},
                       {"--strategy", "zero2", "--layers", "6", "--width", "128", "--feed-forward", "256"}};
     const auto output = folder.path(id);
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(14);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(24);
     int victim = 0;
     const auto during = [&] {
       if (victim == 0 && tests::read_record(output).losses.size() < 10) return;
