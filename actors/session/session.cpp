@@ -78,9 +78,7 @@ std::uint32_t Session::units() const {
 core::Result<void> Session::write_parameter(core::ParameterIndex index,
                                             const std::function<void(std::int64_t, std::span<float>)>& fill) {
   TRY(parts_->in_turn(parts_->order->has_parameter(index)));
-  TRY(parts_->in_turn(parts_->order->between_steps("write_parameter()")));
-  TRY(parts_->in_turn(parts_->order->before_first_step("write_parameter()")));
-  TRY(parts_->in_turn(parts_->nothing_saved("write_parameter()")));
+  TRY(parts_->in_turn(parts_->may_write_values("write_parameter()")));
   return parts_->write_parameter(index, fill);
 }
 

@@ -77,6 +77,22 @@ class Session {
       core::ParameterIndex index,
       const std::function<void(std::int64_t first, std::span<float> values)>& fill);
 
+  /// What the optimizer keeps of a parameter, in f32, between steps: `state` is a name of docs/optimizers.md,
+  /// such as "exp_avg". Calls `take` with the first element of the range that this rank's optimizer steps,
+  /// and the range's values. Not called where this rank steps none of it.
+  core::Result<void> read_state(
+      core::ParameterIndex index, std::string_view state,
+      const std::function<void(std::int64_t first, std::span<const float> values)>& take);
+  /// Replaces it before the first step and the first save. Values are as for write_parameter().
+  core::Result<void> write_state(
+      core::ParameterIndex index, std::string_view state,
+      const std::function<void(std::int64_t first, std::span<float> values)>& fill);
+  /// Steps that the optimizer has taken, by parameter; a frozen one misses none.
+  core::Result<std::vector<std::int64_t>> steps_taken() const;
+  /// Makes it go on as if it had taken these, before the first step and the first save: the session's next
+  /// step comes after the most of them. By all ranks alike.
+  core::Result<void> write_steps_taken(std::span<const std::int64_t> steps);
+
   /// The parameter's values. The trainer writes them before the first step (the same on every rank; sharded
   /// ones, and all after restore(), by write_parameter()), and reads them after before_use(), or while the
   /// unit is acquired. T is float

@@ -374,7 +374,9 @@ core::Result<void> Session::Parts::has_gradient(core::ParameterIndex index) cons
                     spec.name);
 }
 
-core::Result<void> Session::Parts::nothing_saved(std::string_view call) const {
+core::Result<void> Session::Parts::may_write_values(std::string_view call) const {
+  TRY(order->between_steps(call));
+  TRY(order->before_first_step(call));
   if (!saves->has_begun()) return {};
   return core::fail(core::Errc::invalid_argument,
                     "{} was called after a save of the session had begun; write first values before it",

@@ -71,8 +71,9 @@ struct Session::Parts {
   core::Result<void> in_turn(core::Result<void> called) const;
   /// Errc::invalid_argument: there is no such parameter, or it is frozen.
   core::Result<void> has_gradient(core::ParameterIndex index) const;
-  /// Errc::invalid_argument: a save has begun, which may still read what the call would write.
-  core::Result<void> nothing_saved(std::string_view call) const;
+  /// Errc::invalid_argument: out of turn, or a save has begun, which may still read what the call would
+  /// write.
+  core::Result<void> may_write_values(std::string_view call) const;
   core::Result<void> has_source(core::ParameterIndex index, std::optional<int> source) const;
   core::Result<void> check_readable(core::ParameterIndex index, core::DType dtype, Element element) const;
   /// The trainer has made a call that all ranks make alike.
@@ -105,6 +106,11 @@ struct Session::Parts {
             scaler.is_dynamic() ? std::optional(scaler.state()) : std::nullopt, last};
   }
 
+  /// The part of an optimizer's state that this rank steps; Errc::invalid_argument: there is no such state.
+  core::Result<DataPlane::Resting> resting_state(core::ParameterIndex index, std::string_view state) const;
+  /// Calls `visit` with that part, if it is not empty.
+  core::Result<void> visit_state(core::ParameterIndex index, std::string_view state, bool writes,
+                                 const std::function<void(std::int64_t, std::span<float>)>& visit);
   core::Result<void> go_on_from(Saves::Progress from);
   /// Whether what this rank has in memory can be of use to another epoch.
   bool may_keep_state() const { return world.may_go_on() && !has_own_tensors && !experts; }

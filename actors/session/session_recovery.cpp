@@ -1,12 +1,17 @@
 // Where a session's state comes from before its first step, whether it is the same on all ranks, and where it
 // goes after the last.
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <utility>
 
+#include "actors/session/device_copies.hpp"
 #include "actors/session/first_values.hpp"
 #include "actors/session/recovery.hpp"
 #include "actors/session/restore.hpp"
 #include "actors/session/session_parts.hpp"
 #include "core/errors.hpp"
+#include "gpu/kernels.hpp"
 
 namespace troupe::actors {
 
@@ -63,6 +68,89 @@ core::Result<std::optional<Restored>> Session::recover() {
   s.world.keep(nullptr);
   if (!loaded) return std::optional<Restored>{};
   return std::optional(std::move(loaded->restored));
+}
+
+core::Result<DataPlane::Resting> Session::Parts::resting_state(core::ParameterIndex index,
+                                                               std::string_view state) const {
+  TRY(has_gradient(index));
+  const auto& place = plan.parameters[index.value];
+  const auto& states = plan.buffers[place.buffer.value].states;
+  const auto found = std::find(states.begin(), states.end(), state);
+  if (found == states.end())
+    return core::fail(core::Errc::invalid_argument, "the optimizer keeps no '{}' of {}, but: {}", state,
+                      plan.specs[index.value].name, fmt::join(states, ", "));
+  const auto kind = found == states.begin() ? StateKind::first_state : StateKind::second_state;
+  const auto held = plan.held(core::TensorRole::optimizer, place.bucket, world.rank());
+  const core::ElementRange part{std::max(place.range.start, held.start), std::min(place.range.end, held.end)};
+  if (part.size() <= 0) return DataPlane::Resting{};
+  const auto bytes = [](std::int64_t elements) { return static_cast<std::size_t>(elements) * sizeof(float); };
+  return DataPlane::Resting{
+      {part.start - place.range.start, part.end - place.range.start},
+      data->state(kind, place.bucket).subview(bytes(part.start - held.start), bytes(part.size()))};
+}
+
+core::Result<void> Session::Parts::visit_state(
+    core::ParameterIndex index, std::string_view state, bool writes,
+    const std::function<void(std::int64_t, std::span<float>)>& visit) {
+  const auto kept = TRY(resting_state(index, state));
+  TRY(publish_all());
+  if (kept.range.size() == 0) return {};
+  auto& device = world.device();
+  if (device.is_host_memory()) {
+    gpu::declare(device, "optimizer's state", {kept.memory}, {kept.memory});
+    visit(kept.range.start, kept.memory.as<float>());
+    return {};
+  }
+  const auto staging = TRY(device.allocate_staging(kept.memory.bytes));
+  DeviceCopies copies(*context);
+  if (!writes) TRY(copies.copy(kept.memory, staging.view()));
+  visit(kept.range.start, staging.view().as<float>());
+  return writes ? copies.copy(staging.view(), kept.memory) : core::Result<void>{};
+}
+
+core::Result<void> Session::read_state(
+    core::ParameterIndex index, std::string_view state,
+    const std::function<void(std::int64_t, std::span<const float>)>& take) {
+  TRY(parts_->in_turn(parts_->order->has_parameter(index)));
+  TRY(parts_->in_turn(parts_->order->between_steps("read_state()")));
+  return parts_->visit_state(index, state, false, take);
+}
+
+core::Result<void> Session::write_state(core::ParameterIndex index, std::string_view state,
+                                        const std::function<void(std::int64_t, std::span<float>)>& fill) {
+  TRY(parts_->in_turn(parts_->order->has_parameter(index)));
+  TRY(parts_->in_turn(parts_->may_write_values("write_state()")));
+  return parts_->visit_state(index, state, true, fill);
+}
+
+core::Result<std::vector<std::int64_t>> Session::steps_taken() const {
+  const auto& s = *parts_;
+  TRY(s.in_turn(s.order->between_steps("steps_taken()")));
+  auto steps = TRY(core::steps_missed_by(s.plan.specs, s.steps_missed));
+  steps.resize(s.plan.specs.size(), 0);
+  for (auto& missed : steps) missed = s.optimizer_steps.value - missed;
+  return steps;
+}
+
+core::Result<void> Session::write_steps_taken(std::span<const std::int64_t> steps) {
+  auto& s = *parts_;
+  TRY(s.in_turn(s.may_write_values("write_steps_taken()")));
+  const bool any_negative = std::any_of(steps.begin(), steps.end(), [](auto count) { return count < 0; });
+  if (steps.size() != s.plan.specs.size() || any_negative)
+    return core::fail(core::Errc::invalid_argument,
+                      "write_steps_taken() expects a count, which is not negative, for each of {} parameters",
+                      s.plan.specs.size());
+  const auto most = steps.empty() ? 0 : *std::max_element(steps.begin(), steps.end());
+  LoadedState loaded;
+  loaded.restored.step = core::next_step(core::StepCount{most});
+  loaded.optimizer_steps = {most};
+  for (std::size_t index = 0; index < steps.size(); ++index) {
+    if (steps[index] == most) continue;
+    for (const auto& part : TRY(s.plan.specs[index].stored_parts()))
+      loaded.steps_missed[part.key] = most - steps[index];
+  }
+  TRY(go_on_after(*s.context, loaded));
+  return s.go_on_from({{most}, loaded.optimizer_steps, std::move(loaded.steps_missed), {}});
 }
 
 /// A job that restores has the same values on all ranks too, unless a rank wrote others.

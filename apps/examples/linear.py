@@ -10,7 +10,7 @@ import os
 import random
 import sys
 
-C_VERSION, F32, LANES, STEPS, BATCH = 7, 1, 4, 200, 16
+C_VERSION, F32, LANES, STEPS, BATCH = 8, 1, 4, 200, 16
 
 
 class Error(ctypes.Structure):

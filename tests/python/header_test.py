@@ -16,7 +16,7 @@ from troupe import __version__, _c, errors  # noqa: E402
 TEXT = "".join(re.sub(r"/\*.*?\*/", "", Path(name).read_text(encoding="utf-8"), flags=re.S) for name in sys.argv[1:])
 del sys.argv[1:]
 # Pointers to functions.
-TEXT = re.sub(r"void \(\*fill\)\([^)]*\)", "FILL fill", TEXT)
+TEXT = re.sub(r"void \(\*(?:fill|take)\)\([^)]*\)", "FILL fill", TEXT)
 TEXT = re.sub(r"int \(\*launch\)\([^)]*\)", "LAUNCH launch", TEXT)
 TEXT = re.sub(r"int\d\d_t \(\*([sg]et)\)\([^)]*\)", lambda found: f"STORE_{found[1].upper()} {found[1]}", TEXT)
 POINTERS = {"FILL": _c.Fill, "LAUNCH": _c.Launch, "STORE_SET": _c.StoreSet, "STORE_GET": _c.StoreGet}

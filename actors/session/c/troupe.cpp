@@ -135,6 +135,48 @@ troupe_status troupe_write_parameter(troupe_session* session, uint32_t parameter
   });
 }
 
+troupe_status troupe_read_state(troupe_session* session, uint32_t parameter, const char* state,
+                                void (*take)(int64_t first, const float* values, size_t count, void* context),
+                                void* context, troupe_error* error) {
+  return with(session, error, [&](auto& s) -> Result<void> {
+    if (state == nullptr || take == nullptr) return missing(take == nullptr ? "take" : "state");
+    return s.read_state({parameter}, state, [&](std::int64_t first, std::span<const float> values) {
+      take(first, values.data(), values.size(), context);
+    });
+  });
+}
+
+troupe_status troupe_write_state(troupe_session* session, uint32_t parameter, const char* state,
+                                 void (*fill)(int64_t first, float* values, size_t count, void* context),
+                                 void* context, troupe_error* error) {
+  return with(session, error, [&](auto& s) -> Result<void> {
+    if (state == nullptr || fill == nullptr) return missing(fill == nullptr ? "fill" : "state");
+    return s.write_state({parameter}, state, [&](std::int64_t first, std::span<float> values) {
+      fill(first, values.data(), values.size(), context);
+    });
+  });
+}
+
+troupe_status troupe_steps_taken(troupe_session* session, int64_t* steps, size_t count, troupe_error* error) {
+  return with(session, error, [&](auto& s) -> Result<void> {
+    if (steps == nullptr) return missing("steps");
+    const auto taken = TRY(s.steps_taken());
+    if (count != taken.size())
+      return fail(Errc::invalid_argument, "expected room for the steps of {} parameters, found it for {}",
+                  taken.size(), count);
+    std::copy(taken.begin(), taken.end(), steps);
+    return {};
+  });
+}
+
+troupe_status troupe_write_steps_taken(troupe_session* session, const int64_t* steps, size_t count,
+                                       troupe_error* error) {
+  return with(session, error, [&](auto& s) -> Result<void> {
+    if (steps == nullptr) return missing("steps");
+    return s.write_steps_taken({steps, count});
+  });
+}
+
 troupe_status troupe_begin_step(troupe_session* session, double learning_rate, troupe_error* error) {
   return with(session, error, [&](auto& s) { return s.begin_step(learning_rate); });
 }

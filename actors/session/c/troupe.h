@@ -33,7 +33,7 @@ extern "C" {
 #endif
 
 /* Grows with every change that a caller could notice, sizes of structs included. */
-#define TROUPE_C_VERSION 7
+#define TROUPE_C_VERSION 8
 /* The version that the library was built with. A program that loads the library while it runs compares it with
    TROUPE_C_VERSION first: with another one nothing below is safe to call. */
 int troupe_c_version(void);
@@ -239,6 +239,23 @@ uint32_t troupe_unit_count(const troupe_session* session);
 troupe_status troupe_write_parameter(troupe_session* session, uint32_t parameter,
                                      void (*fill)(int64_t first, float* values, size_t count, void* context),
                                      void* context, troupe_error* error);
+
+/* What the optimizer keeps of a parameter, in f32, between steps: `state` is "exp_avg", "exp_avg_sq" or
+   "momentum_buffer", whichever its optimizer has. Calls `take` with the first element of the range that this rank's
+   optimizer steps, and the range's `count` values. Not called where this rank steps none of it. */
+troupe_status troupe_read_state(troupe_session* session, uint32_t parameter, const char* state,
+                                void (*take)(int64_t first, const float* values, size_t count, void* context),
+                                void* context, troupe_error* error);
+/* Replaces it before the first step and the first save; `fill` is as for troupe_write_parameter(). */
+troupe_status troupe_write_state(troupe_session* session, uint32_t parameter, const char* state,
+                                 void (*fill)(int64_t first, float* values, size_t count, void* context),
+                                 void* context, troupe_error* error);
+/* The steps that the optimizer has taken, for each of all `count` parameters; a frozen one misses none. */
+troupe_status troupe_steps_taken(troupe_session* session, int64_t* steps, size_t count, troupe_error* error);
+/* Makes it go on as if it had taken these, before the first step and the first save: the session's next step comes
+   after the most of them. By all ranks alike. */
+troupe_status troupe_write_steps_taken(troupe_session* session, const int64_t* steps, size_t count,
+                                       troupe_error* error);
 
 /* ---- A step. ---- */
 

@@ -12,7 +12,7 @@ from typing import Any
 from troupe import _native_files
 from troupe.errors import Error, Status
 
-C_VERSION = 7
+C_VERSION = 8
 
 F32, F16, BF16, F64, I64, I32, U8, I16, I8, U64, U32, U16, BOOL = range(1, 14)
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, BROADCAST, BARRIER = range(1, 7)
@@ -108,6 +108,10 @@ CALLS = {
     "session_join_again": (_handle, POINTER(c_void_p)),
     "recover": (_handle, POINTER(Restored)),
     "write_parameter": (_handle, c_uint32, Fill, c_void_p),
+    "read_state": (_handle, c_uint32, c_char_p, Fill, c_void_p),
+    "write_state": (_handle, c_uint32, c_char_p, Fill, c_void_p),
+    "steps_taken": (_handle, _shape, c_size_t),
+    "write_steps_taken": (_handle, _shape, c_size_t),
     "begin_step": (_handle, c_double),
     "begin_lane": (_handle, c_int32),
     "acquire": (_handle, c_uint32),
@@ -128,6 +132,7 @@ CALLS = {
     "begin_evaluation": (_handle,),
     "end_evaluation": (_handle,),
     "group_of": (_handle, c_char_p, POINTER(c_void_p)),
+    "group_all_reduce": (_handle, c_void_p, c_size_t, c_int, c_int, _posted),
     "group_broadcast": (_handle, c_void_p, c_size_t, c_int, c_int32, _posted),
     "group_wait": (_handle, c_uint64),
     "experts_of": (_handle, c_uint32, POINTER(c_void_p)),
@@ -161,6 +166,7 @@ OTHERS = {
     "lane_count": (c_int32, (_handle,)),
     "lane": (c_int32, (_handle, c_int32)),
     "next_step": (c_int64, (_handle,)),
+    "parameter_count": (c_uint32, (_handle,)),
     "unit_count": (c_uint32, (_handle,)),
     "loss_scale": (c_double, (_handle,)),
     "routing_free": (None, (_handle, POINTER(Routing))),

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/dtype.hpp"
 #include "tests/actors/session/c/one_rank.hpp"
@@ -309,6 +310,66 @@ TEST_F(CInterfaceOfUnits, AnswersCallsOutOfTurn) {
   ASSERT_EQ(troupe_begin_lane(session_, 0, &error_), TROUPE_OK) << error_.message;
   EXPECT_EQ(troupe_acquire(session_, 7, &error_), TROUPE_INVALID_ARGUMENT);
   EXPECT_EQ(troupe_write_parameter(session_, 0, fill_by_number, nullptr, &error_), TROUPE_INVALID_ARGUMENT);
+}
+
+/// Appends the values.
+void keep(std::int64_t first, const float* values, std::size_t count, void* kept) {
+  auto& all = *static_cast<std::vector<float>*>(kept);
+  EXPECT_EQ(first, static_cast<std::int64_t>(all.size()));
+  all.insert(all.end(), values, values + count);
+}
+
+TEST_F(CInterface, StepsWhatWasWrittenOfTheOptimizersState) {
+  join();
+  std::uint32_t weight = 0;
+  const std::int64_t steps[] = {3, 2};
+  ASSERT_EQ(troupe_write_state(session_, 0, "exp_avg", fill_by_number, &weight, &error_), TROUPE_OK)
+      << error_.message;
+  ASSERT_EQ(troupe_write_steps_taken(session_, steps, 2, &error_), TROUPE_OK) << error_.message;
+  EXPECT_EQ(troupe_next_step(session_), 3);
+
+  step();
+
+  std::vector<float> moments;
+  std::vector<float> others;
+  std::int64_t taken[2] = {};
+  ASSERT_EQ(troupe_read_state(session_, 0, "exp_avg", keep, &moments, &error_), TROUPE_OK) << error_.message;
+  ASSERT_EQ(troupe_read_state(session_, 1, "exp_avg_sq", keep, &others, &error_), TROUPE_OK);
+  ASSERT_EQ(troupe_steps_taken(session_, taken, 2, &error_), TROUPE_OK) << error_.message;
+  ASSERT_EQ(moments.size(), 6u);
+  for (std::size_t i = 0; i < moments.size(); ++i)
+    EXPECT_FLOAT_EQ(moments[i], 0.9f * static_cast<float>(i) + 0.1f) << i;
+  ASSERT_EQ(others.size(), 5u);
+  for (const float other : others) EXPECT_FLOAT_EQ(other, 0.001f);
+  EXPECT_EQ(taken[0], 4);
+  EXPECT_EQ(taken[1], 3);
+  EXPECT_EQ(troupe_next_step(session_), 4);
+}
+
+TEST_F(CInterface, RefusesStateThatTheOptimizerCannotHave) {
+  join();
+  std::uint32_t weight = 0;
+  std::int64_t steps[] = {1, -1};
+  const auto refuses = [&](troupe_status status, const std::string& says) {
+    EXPECT_EQ(status, TROUPE_INVALID_ARGUMENT) << says;
+    EXPECT_THAT(std::string(error_.message), HasSubstr(says));
+  };
+  refuses(troupe_write_state(session_, 0, "momentum_buffer", fill_by_number, &weight, &error_),
+          "keeps no 'momentum_buffer' of weight, but: exp_avg, exp_avg_sq");
+  refuses(troupe_read_state(session_, 2, "exp_avg", keep, nullptr, &error_), "there is no parameter 2");
+  refuses(troupe_read_state(session_, 0, nullptr, keep, nullptr, &error_), "state is NULL");
+  refuses(troupe_read_state(session_, 0, "exp_avg", nullptr, nullptr, &error_), "take is NULL");
+  refuses(troupe_write_state(session_, 0, "exp_avg", nullptr, nullptr, &error_), "fill is NULL");
+  refuses(troupe_write_steps_taken(session_, steps, 2, &error_), "not negative");
+  refuses(troupe_write_steps_taken(session_, steps, 1, &error_), "for each of 2 parameters");
+  refuses(troupe_steps_taken(session_, steps, 1, &error_), "expected room for the steps of 2 parameters");
+
+  step();
+
+  steps[1] = 1;
+  refuses(troupe_write_state(session_, 0, "exp_avg", fill_by_number, &weight, &error_),
+          "after the first step");
+  refuses(troupe_write_steps_taken(session_, steps, 2, &error_), "after the first step");
 }
 
 TEST_F(CInterface, GivesUpWithTheReason) {
