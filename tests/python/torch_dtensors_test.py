@@ -16,7 +16,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed import fsdp
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.distributed.checkpoint.state_dict import (StateDictOptions, get_model_state_dict, get_optimizer_state_dict,
+                                                     set_model_state_dict, set_optimizer_state_dict)
 
 import troupe
 from troupe.torch import Trainer
@@ -134,13 +135,141 @@ def from_other_values(make):
         return models.bits(other_values(make).state_dict()), models.bits(trainer.state_dict())
 
 
+RATES = {"lr": 3e-2, "betas": (0.8, 0.95), "eps": 1e-6}
+DECAYS = (0.1, 0.0)
+
+
+def groups_of(model):
+    """Matrices, and the rest, which does not decay."""
+    trained = [each for each in model.parameters() if each.requires_grad]
+    return [{"params": [each for each in trained if (each.ndim == 1) == is_vector], "weight_decay": decay}
+            for is_vector, decay in zip((False, True), DECAYS)]
+
+
+def with_groups(strategy, options, kind="adamw"):
+    model = Uneven().eval()
+    model.layers[2].requires_grad_(False)
+    return Trainer(model, strategy=strategy, lanes=4, optimizer=kind, groups=groups_of(model), **RATES, **options)
+
+
+def of_fsdp2(kind):
+    """The model of other_values(), sharded, with its optimizer."""
+    model = other_values(Uneven)
+    model.layers[2].requires_grad_(False)
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in model.layers:
+        fsdp.fully_shard(layer, mesh=mesh)
+    fsdp.fully_shard(model, mesh=mesh)
+    return model, {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind](groups_of(model), **RATES)
+
+
+def steps_of_fsdp2(model, optimizer, first, last):
+    """Losses of steps with four lanes, which the ranks share."""
+    losses, share = [], 4 // dist.get_world_size()
+    for step in range(first, last):
+        optimizer.zero_grad()
+        mean = torch.zeros(())
+        for lane in range(dist.get_rank() * share, (dist.get_rank() + 1) * share):
+            loss = loss_of(model, step, lane) / share
+            loss.backward()
+            mean += loss.detach()
+        optimizer.step()
+        dist.all_reduce(mean)
+        losses.append(mean.item() / dist.get_world_size())
+    return losses
+
+
+def optimizer_bits(state):
+    """The bits of all moments and counts of steps, and what they are called."""
+    whole = {f"{name} {kept}": values.full_tensor() if hasattr(values, "full_tensor") else values
+             for name, entry in state["state"].items() for kept, values in entry.items()}
+    return models.bits(whole), sorted(whole)
+
+
+def of_trainer(folder, strategy, options, load, kind="adamw"):
+    """Three steps after first values or a load, what is saved then, and the losses of three more."""
+    groups.join()
+    with with_groups(strategy, options, kind) as trainer:
+        if load:
+            state = {"model": trainer.state_dict(dtensors=True), "optim": trainer.optimizer_state_dict(dtensors=True)}
+            dcp.load(state, checkpoint_id=folder)
+            trainer.load_state_dict(state["model"])
+            trainer.load_optimizer_state_dict(state["optim"])
+            at_first = optimizer_bits(trainer.optimizer_state_dict(dtensors=True))
+        else:
+            models.train(trainer, loss_of, 3)
+            state = {"model": trainer.state_dict(dtensors=True), "optim": trainer.optimizer_state_dict(dtensors=True)}
+            dcp.save(state, checkpoint_id=folder)
+            at_first = optimizer_bits(state["optim"])
+            assert at_first == optimizer_bits(trainer.optimizer_state_dict())
+        step = trainer.next_step
+        found = at_first, step, models.train(trainer, loss_of, 6), trainer.optimizer_state_dict()["param_groups"]
+    groups.leave()
+    return found
+
+
+def by_fsdp2(folder, load, kind="adamw", with_moments=True):
+    """The same, by FSDP2 and torch's optimizer."""
+    groups.join()
+    model, optimizer = of_fsdp2(kind)
+    if load:
+        state = {"model": get_model_state_dict(model)}
+        if with_moments:
+            state["optim"] = get_optimizer_state_dict(model, optimizer)
+        dcp.load(state, checkpoint_id=folder)
+        set_model_state_dict(model, state["model"])
+        if with_moments:
+            set_optimizer_state_dict(model, optimizer, state["optim"])
+    else:
+        steps_of_fsdp2(model, optimizer, 0, 3)
+        dcp.save({"model": get_model_state_dict(model), "optim": get_optimizer_state_dict(model, optimizer)},
+                 checkpoint_id=folder)
+    state = get_optimizer_state_dict(model, optimizer)
+    at_first = optimizer_bits(state)
+    found = at_first, steps_of_fsdp2(model, optimizer, 3, 6), state["param_groups"]
+    groups.leave()
+    return found
+
+
+def refused(kind, make):
+    """What the trainer says when it is asked for its optimizer's state."""
+    model = make().eval()
+    matrices = [{"params": [model.layers[0].weight], "optimizer": kind}]
+    with Trainer(model, lr=1e-3, groups=matrices) as trainer:
+        try:
+            trainer.optimizer_state_dict()
+        except troupe.Error as error:
+            return str(error)
+    return "nothing"
+
+
+def misfits():
+    """What load_optimizer_state_dict() says of states that it cannot go on from."""
+    said = []
+    with with_groups("zero1", {}) as trainer:
+        for change in (lambda state: state["state"].popitem(),
+                       lambda state: state["param_groups"][1].update(betas=[0.9, 0.95]),
+                       lambda state: state["param_groups"][0].update(amsgrad=True),
+                       lambda state: state["state"]["norm.bias"].update(max_exp_avg_sq=torch.zeros(5)),
+                       lambda state: state["state"]["norm.bias"].update(exp_avg=torch.zeros(4))):
+            state = trainer.optimizer_state_dict()
+            change(state)
+            try:
+                trainer.load_optimizer_state_dict(state)
+                said.append("nothing")
+            except troupe.Error as error:
+                said.append(str(error))
+    return said
+
+
 def experts(folder, expert_parallel):
     groups.join()
     with Trainer(models.mixture(), strategy="zero1", lanes=2, lr=1e-3, expert_parallel=expert_parallel,
                  expert_tokens=64) as trainer:
         state = trainer.state_dict(dtensors=True)
         dcp.save({"model": state}, checkpoint_id=folder)
-        found = describe(state)
+        models.train(trainer, models.sum_of_losses, 2)
+        found = describe(state), optimizer_bits(trainer.optimizer_state_dict(dtensors=True))
     groups.leave()
     return found
 
@@ -213,7 +342,7 @@ class DTensors(unittest.TestCase):
 
     @unittest.skipUnless(models.MIXTURE, "this transformers has no Qwen3-MoE")
     def test_of_experts_that_ranks_share_are_cut_by_experts(self):
-        found = ranks.results(2, experts, self.folder, 2)[0]
+        found, moments = ranks.results(2, experts, self.folder, 2)[0]
         self.assertEqual({name for name, placements in found.items() if placements == str((Shard(0),))},
                          {name for name, tensor in models.mixture().named_parameters() if tensor.ndim == 3})
         plain, expected = models.mixture(), models.bits(models.mixture().state_dict())
@@ -222,6 +351,51 @@ class DTensors(unittest.TestCase):
                 tensor.zero_()
         dcp.load({"model": plain.state_dict()}, checkpoint_id=self.folder, **groups.ALONE)
         self.assertEqual(models.bits(plain.state_dict()), expected)
+        self.assertEqual(moments, ranks.results(1, experts, f"{self.folder}/alone", 1)[0][1])
+
+    def assert_near(self, found, expected):
+        self.assertEqual(len(found), len(expected))
+        self.assertLess(max(abs(a - b) for a, b in zip(found, expected)), 1e-5)
+
+    @unittest.skipUnless(hasattr(fsdp, "fully_shard"), f"torch {torch.__version__} has no fully_shard")
+    def test_fsdp2_goes_on_with_a_trainers_optimizer(self):
+        for number, (strategy, count, options) in enumerate(MESHES):
+            with self.subTest(strategy=strategy, ranks=count):
+                folder, kind = f"{self.folder}/{number}", "adam" if strategy == "zero2" else "adamw"
+                saved_bits, step, losses, of_trainers = ranks.results(
+                    count, of_trainer, folder, strategy, options, False, kind)[0]
+                self.assertEqual(step, 3)
+                loaded_bits, continued, of_torch = ranks.results(2, by_fsdp2, folder, True, kind)[0]
+                self.assertEqual(loaded_bits, saved_bits)
+                self.assertEqual(of_torch, of_trainers)
+                self.assert_near(continued, losses)
+        _, without, _ = ranks.results(2, by_fsdp2, folder, True, "adamw", False)[0]
+        self.assertGreater(max(abs(a - b) for a, b in zip(without, losses)), 1e-3)
+
+    @unittest.skipUnless(hasattr(fsdp, "fully_shard"), f"torch {torch.__version__} has no fully_shard")
+    def test_a_trainer_goes_on_with_fsdp2s_optimizer(self):
+        saved_bits, losses, _ = ranks.results(2, by_fsdp2, self.folder, False)[0]
+        continued = set()
+        for strategy, count, options in MESHES:
+            with self.subTest(strategy=strategy, ranks=count):
+                loaded_bits, step, found, _ = ranks.results(count, of_trainer, self.folder, strategy, options, True)[0]
+                self.assertEqual(loaded_bits, saved_bits)
+                self.assertEqual(step, 3)
+                self.assert_near(found, losses)
+                continued.add(tuple(found))
+        self.assertEqual(len(continued), 1)
+
+    def test_optimizers_without_a_form_are_refused(self):
+        self.assertIn("layers.0.weight is stepped by muon", ranks.results(1, refused, "muon", Uneven)[0])
+        self.assertIn("is torch.bfloat16 and has an fp32 master", ranks.results(1, refused, "adamw", narrow)[0])
+
+    def test_misfit_states_of_optimizers_are_refused(self):
+        missing, betas, amsgrad, unknown, shape = ranks.results(1, misfits)[0]
+        self.assertIn("missing are ['norm.bias']", missing)
+        self.assertIn("betas=[0.9, 0.95], and the trainer's has (0.8, 0.95)", betas)
+        self.assertIn("amsgrad=True", amsgrad)
+        self.assertIn("found exp_avg, exp_avg_sq, max_exp_avg_sq, step", unknown)
+        self.assertIn("has the shape (4,); expected (5,)", shape)
 
     def test_need_the_ranks_of_torch_distributed(self):
         self.assertIn("call torch.distributed.init_process_group()", ranks.results(1, without_a_group)[0])

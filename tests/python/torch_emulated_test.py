@@ -115,14 +115,22 @@ def loss_of(model, step, lane):
     return (model(x) - x).square().float().mean()
 
 
+def bits_of_moments(trainer):
+    return models.bits({f"{name} {kept}": values for name, entry in trainer.optimizer_state_dict()["state"].items()
+                        for kept, values in entry.items()})
+
+
 def trained(is_emulated, strategy, dtype, folder):
-    """Losses and the state in all their bits, what a save and a restore leave of it, and the model's after close()."""
+    """Losses and the state in all their bits, moments included, what a save and a restore leave of it, and the model's
+    after close()."""
     cuda = on_emulated_gpu() if is_emulated else None
     options = {"strategy": strategy, "lanes": 2, "lr": 1e-2, "clip_norm": 1.0, "checkpoints": folder}
     model = Normed().to(dtype)
     with Trainer(model, **options) as first:
         losses = models.train(first, loss_of, STEPS)
         state = models.bits(first.state_dict())
+        moments = bits_of_moments(first) if dtype == torch.float32 else None
+        kept = first.optimizer_state_dict() if moments else None
         first.save()
         first.wait_saves()
         if cuda is not None and cuda.stream.number == 0:
@@ -133,7 +141,12 @@ def trained(is_emulated, strategy, dtype, folder):
     with Trainer(Normed().to(dtype), **options) as second:
         second.restore()
         restored = models.bits(second.state_dict())
-    return [loss.hex() for loss in losses], state, closed == state, restored == state
+    loaded = moments
+    if kept:
+        with Trainer(Normed(), **options) as third:
+            third.load_optimizer_state_dict(kept)
+            loaded = bits_of_moments(third)
+    return [loss.hex() for loss in losses], state, moments, closed == state, restored == state, loaded == moments
 
 
 @unittest.skipUnless("emulated" in os.environ.get("TROUPE_LIBRARY", ""), "TROUPE_LIBRARY has no emulated device")
@@ -145,7 +158,7 @@ class OnAnEmulatedGpu(unittest.TestCase):
                     host, emulated = (ranks.results(1, trained, is_emulated, strategy, dtype, f"{folder}/{is_emulated}")[0]
                                       for is_emulated in (False, True))
                     self.assertEqual(emulated, host)
-                    self.assertEqual(emulated[2:], (True, True))
+                    self.assertEqual(emulated[3:], (True, True, True))
 
 
 if __name__ == "__main__":

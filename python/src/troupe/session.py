@@ -222,17 +222,40 @@ class Session:
 
     def write_parameter(self, parameter: int, fill: Callable[[int, Any], None]) -> None:
         """Calls `fill(first, values)` with the f32 values, a ctypes array, that this rank keeps from `first` on."""
+        self._visit("write_parameter", fill, parameter)
+
+    def read_state(self, parameter: int, state: str, take: Callable[[int, Any], None]) -> None:
+        """Calls `take(first, values)` with what this rank's optimizer keeps, such as "exp_avg", as f32."""
+        self._visit("read_state", take, parameter, _text(state))
+
+    def write_state(self, parameter: int, state: str, fill: Callable[[int, Any], None]) -> None:
+        """The same before the first step, to be filled."""
+        self._visit("write_state", fill, parameter, _text(state))
+
+    def _visit(self, function: str, visit: Callable[[int, Any], None], *arguments: Any) -> None:
         failed: list[BaseException] = []
 
-        def filled(first: int, values: Any, count: int, unused: Any) -> None:
+        def visited(first: int, values: Any, count: int, unused: Any) -> None:
             try:
-                fill(first, (ctypes.c_float * count).from_address(ctypes.addressof(values.contents)))
+                visit(first, (ctypes.c_float * count).from_address(ctypes.addressof(values.contents)))
             except BaseException as error:  # pylint: disable=broad-except
                 failed.append(error)
 
-        _c.call("write_parameter", self._handle, parameter, _c.Fill(filled), None)
+        _c.call(function, self._handle, *arguments, _c.Fill(visited), None)
         if failed:
             raise failed[0]
+
+    def steps_taken(self) -> list[int]:
+        """By the optimizer, of each parameter."""
+        counts = _shape([0] * _c.value("parameter_count", self._handle))
+        _c.call("steps_taken", self._handle, counts, len(counts))
+        return list(counts)
+
+    def write_steps_taken(self, steps: Mapping[int, int]) -> None:
+        """Before the first step, by parameter; the others missed none. The session goes on after the most of them."""
+        most = max(steps.values())
+        counts = _shape([steps.get(number, most) for number in range(_c.value("parameter_count", self._handle))])
+        _c.call("write_steps_taken", self._handle, counts, len(counts))
 
     def _range(self, function: str, parameter: int, *more: int) -> tuple[int, int]:
         data, size = ctypes.c_void_p(), ctypes.c_size_t()
@@ -330,9 +353,16 @@ class Session:
 
     def broadcast(self, group: str, address: int, size: int, root: int = 0) -> None:
         """In place: gives the root's `size` bytes to all members of the group, and waits."""
+        self._in_group(group, "group_broadcast", address, size, _c.U8, root)
+
+    def greatest_bytes(self, group: str, address: int, size: int) -> None:
+        """In place: all members of the group get the greatest that any has of each byte; waits."""
+        self._in_group(group, "group_all_reduce", address, size, _c.U8, _c.MAX)
+
+    def _in_group(self, group: str, function: str, *arguments: int) -> None:
         found, posted = ctypes.c_void_p(), ctypes.c_uint64()
         _c.call("group_of", self._handle, _text(group), ctypes.byref(found))
-        _c.call("group_broadcast", found, address, size, _c.U8, root, ctypes.byref(posted))
+        _c.call(function, found, *arguments, ctypes.byref(posted))
         _c.call("group_wait", found, posted)
 
     def save(self, common: Optional[Mapping[str, Any]] = None, *, local: bool = False) -> int:

@@ -109,15 +109,19 @@ class Parameter:
         """What the model has while the session has its values: a tensor without elements."""
         return torch.empty(0, dtype=self.dtype, device=self.place.device)
 
-    def write(self, session: Session, values: torch.Tensor) -> None:
-        """These values, in the parameter's shape, become the session's as far as this rank keeps them."""
+    def write(self, session: Session, values: torch.Tensor, state: Optional[str] = None) -> None:
+        """These values, in the parameter's shape, become the session's as far as this rank keeps them: those of the
+        parameter itself, or of a state of its optimizer."""
         flat = values.detach().reshape(-1)
 
         def fill(first: int, values: Any) -> None:
             if len(values) > 0:
                 torch.frombuffer(values, dtype=torch.float32).copy_(flat[first:first + len(values)])
 
-        session.write_parameter(self.number, fill)
+        if state is None:
+            session.write_parameter(self.number, fill)
+        else:
+            session.write_state(self.number, state, fill)
 
 
 class Buffer:

@@ -17,6 +17,7 @@ from troupe.torch.dtensors import ModelHooks, has_ranks_of, mesh_of, part_of, wh
 from troupe.torch.experts import experts_of
 from troupe.torch.meeting import in_store
 from troupe.torch.meta import Init, Unfilled
+from troupe.torch.optimizer import OptimizerState
 from troupe.torch.parameters import (PARAMETER_DTYPES, Parameter, buffers_of, first_rank_with_values, parameters_of,
                                      share_first_values)
 from troupe.torch.place import place_of
@@ -93,6 +94,7 @@ class Trainer:
             if options.get(name, 1) != 1:
                 raise Error(Status.UNAVAILABLE, f"troupe.torch is data and expert parallel; leave out {name}")
         self.model, self.lr = model, lr
+        self._last_rate: Optional[float] = None
         self._seed, self._zeros = seed, unused_parameters == "zeros"
         made = Options()
         self._place = place = place_of(model, options.pop("device", None))
@@ -147,6 +149,7 @@ class Trainer:
 
     def _add_groups(self, options: Options, defaults: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> None:
         by_tensor = self._by_tensor()
+        self._chosen: list[dict[str, Any]] = []
         for number, group in enumerate([{}, *groups]):
             own = dict(group)
             tensors = own.pop("params", ())
@@ -158,7 +161,8 @@ class Trainer:
                     if parameter.group is not None:
                         raise invalid(f"parameter {parameter.name} is in two groups")
                     parameter.group = number
-            for name, value in _optimizer_options({**defaults, **own}):
+            self._chosen.append({**defaults, **own})
+            for name, value in _optimizer_options(self._chosen[-1]):
                 options.set_of_group(number, name, value)
 
     def _join(self, options: Options, lanes: int) -> None:
@@ -319,7 +323,7 @@ class Trainer:
 
     def state_dict(self, *, dtensors: bool = False) -> dict[str, torch.Tensor]:
         """Copies of all parameters and persistent buffers under model.state_dict()'s names; tied ones are the same tensor.
-        By all ranks alike. Buffers are this rank's. Moments are in save() only.
+        By all ranks alike. Buffers are this rank's. Moments are in optimizer_state_dict().
 
         Parameters are whole, or DTensors over a mesh of torch.distributed's ranks: with zero3, hsdp and hfsdp those of
         units have their rows shared out, as FSDP2 does, and all others are replicated. The session's own shards have no
@@ -354,6 +358,34 @@ class Trainer:
                     part.write(self.session, part.part_of(whole))
                 if id(own[name]) not in parameters:
                     own[name].copy_(whole)
+
+    def optimizer_state_dict(self, *, dtensors: bool = False) -> dict[str, Any]:
+        """Moments, step counts and groups of Adam and AdamW with f32 parameters, as get_optimizer_state_dict() of
+        torch.distributed.checkpoint.state_dict gives them of torch's optimizers. By all ranks alike.
+
+        Moments are whole on each rank, or DTensors over a mesh of torch.distributed's ranks with their rows shared out,
+        whatever the strategy. They are gathered one by one: in addition to what is returned there is one at a time."""
+        self._expect_between_steps("optimizer_state_dict()")
+        rate = self._last_rate if self.lr is None else self.lr
+        if rate is None:
+            raise invalid("the groups of an optimizer have a learning rate: Trainer(lr=...), or take a step before")
+        state = self._optimizer_state()
+        if not dtensors:
+            return state.read(rate, lambda whole: whole)
+        mesh = mesh_of(self.session, self._place.device.type, self._instances)
+        return state.read(rate, lambda whole: part_of(whole, mesh, True))
+
+    def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Before the first step and the first save: what optimizer_state_dict() returned, or torch's
+        get_optimizer_state_dict() of an Adam or AdamW, with tensors as load_state_dict() takes them. next_step is the
+        count of its steps then. The rate stays the trainer's own; other options must be the same."""
+        self._expect_between_steps("load_optimizer_state_dict()")
+        self._optimizer_state().write(state)
+
+    def _optimizer_state(self) -> OptimizerState:
+        parts = self._by_tensor()
+        return OptimizerState(self.session, _ALL, {name: parts[id(tensor)] for name, tensor in self.model.named_parameters()
+                                             if tensor.requires_grad}, self._chosen)
 
     def _state(self, made_of: Callable[[Parameter, torch.Tensor], torch.Tensor]) -> dict[str, torch.Tensor]:
         """What `made_of` makes of each parameter, and copies of the buffers."""
@@ -548,7 +580,7 @@ class Step:
         for parameter in trainer._parameters:
             parameter.check_unchanged()
         trainer.session.begin_step(self.lr)
-        trainer._step = self
+        trainer._step, trainer._last_rate = self, self.lr
         return self
 
     def __iter__(self) -> Iterator[int]:
