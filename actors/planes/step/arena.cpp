@@ -307,7 +307,8 @@ void Arena::swap_resting(Arena& other) {
   std::swap(parameters_, other.parameters_);
   std::swap(optimizer_, other.optimizer_);
   // The first that both carry, if these are memory of their collectives.
-  if (!carried_.empty() && parameters_.view().bytes > 0) std::swap(carried_.front(), other.carried_.front());
+  if (!carried_.empty() && !other.carried_.empty() && parameters_.view().bytes > 0)
+    std::swap(carried_.front(), other.carried_.front());
   for (std::size_t i = 0; i < places_.size(); ++i) {
     auto &own = places_[i], &theirs = other.places_[i];
     std::swap(own.resting, theirs.resting);
