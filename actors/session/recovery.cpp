@@ -131,10 +131,10 @@ Result<void> Recovery::finish_step() {
   if (!step_.decided_by) return {};
   const auto key = fmt::format("{}decision", kPrefix);
   if (*step_.decided_by == in_.rank()) TRY(in_.rendezvous.set(key, remains_->decision()));
-  const auto text = TRY(in_.rendezvous.get(key, in_.options.checkpoint.deadline));
   const bool finishes =
       std::find(step_.finishing.begin(), step_.finishing.end(), in_.rank()) != step_.finishing.end();
-  return finishes ? remains_->finish(text) : Result<void>{};
+  if (!finishes) return {};
+  return remains_->finish(TRY(in_.rendezvous.get(key, in_.options.checkpoint.deadline)));
 }
 
 /// One that has made the step tells the rest of the state, which is the same on all ranks.

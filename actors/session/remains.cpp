@@ -45,6 +45,16 @@ core::Result<std::vector<std::int64_t>> words_of(const std::string& text) {
   return core::fail(core::Errc::corrupt, "what was decided on the last step arrived altered");
 }
 
+/// What Remains::decision() says, read with any data plane of the job. Errc::corrupt.
+core::Result<messages::StepDecided> parse_decision(const std::string& text, core::Step step,
+                                                   const DataPlane& data, double clip_norm) {
+  const auto words = TRY(words_of(text));
+  const auto rate = std::bit_cast<double>(words[0]);
+  const auto scale = std::bit_cast<double>(words[1]);
+  const auto verdict = data.verdict_of(std::span(words).subspan(2));
+  return decision_on({step, rate, scale, clip_norm, verdict}, "a rank refused it, or ranks differed");
+}
+
 }  // namespace
 
 StepOutcome outcome_of(const messages::StepDecided& decided) {
@@ -61,15 +71,6 @@ StepOutcome outcome_of(const messages::StepDecided& decided) {
   outcome.nonfinite_gradients = decided.verdict.nonfinite_gradients;
   outcome.wishes = decided.verdict.wishes;
   return outcome;
-}
-
-core::Result<messages::StepDecided> parse_decision(const std::string& text, core::Step step,
-                                                   const DataPlane& data, double clip_norm) {
-  const auto words = TRY(words_of(text));
-  const auto rate = std::bit_cast<double>(words[0]);
-  const auto scale = std::bit_cast<double>(words[1]);
-  const auto verdict = data.verdict_of(std::span(words).subspan(2));
-  return decision_on({step, rate, scale, clip_norm, verdict}, "a rank refused it, or ranks differed");
 }
 
 core::Result<std::unique_ptr<Remains>> Remains::take(Parts parts, std::chrono::nanoseconds deadline) {

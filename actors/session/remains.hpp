@@ -24,10 +24,6 @@ namespace troupe::actors {
 /// What finish_step() returned, without times.
 StepOutcome outcome_of(const messages::StepDecided& decided);
 
-/// What Remains::decision() says, read with any data plane of the job. Errc::corrupt.
-core::Result<messages::StepDecided> parse_decision(const std::string& text, core::Step step,
-                                                   const DataPlane& data, double clip_norm);
-
 /// What an ended session leaves in its process for the next epoch: the memory of its state, and what is
 /// needed to finish a step that others have decided.
 class Remains final : public Keepsake {

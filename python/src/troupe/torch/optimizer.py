@@ -22,8 +22,8 @@ def _is_like(option: Any, other: Any) -> bool:
 
 
 class OptimizerState:
-    """`group` has all ranks, `parts` are those of each trainable tensor of the model on this rank, by the tensor's name, and `chosen` the options
-    of each group of parameters. UNAVAILABLE names a parameter whose state torch's Adam and AdamW have no place for."""
+    """`group` has all ranks, `parts` are those of each trainable tensor of the model on this rank, by the tensor's name,
+    and `chosen` the options of each group of parameters. UNAVAILABLE names a parameter whose state torch's Adam and AdamW have no place for."""
 
     def __init__(self, session: Session, group: str, parts: Mapping[str, Sequence[Parameter]],
                  chosen: Sequence[Mapping[str, Any]]) -> None:
