@@ -48,6 +48,9 @@ class Device {
 
   /// The device's clock, as in TaskRecord.
   virtual DeviceTime now() const = 0;
+  /// How long the calling thread has waited for one of the host's processors since it began; 0 where that is
+  /// not known. It takes some microseconds to ask.
+  virtual DeviceTime run_delay() const { return {}; }
 
   /// Installs the observer of all tasks (called from the streams' threads, one call per task). Set it before
   /// the first task; an empty function removes it.

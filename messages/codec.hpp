@@ -10,7 +10,7 @@
 namespace troupe::messages {
 
 /// Grows when the members of a message change; a new tag alone needs no new version.
-inline constexpr unsigned kProtocolVersion = 6;
+inline constexpr unsigned kProtocolVersion = 7;
 /// The size limit of an encoded envelope. encode() does not check it, the network refuses to send more.
 inline constexpr std::size_t kMaxEncodedBytes = std::size_t{1} << 20;
 

@@ -87,13 +87,15 @@ struct StepReason {
 };
 
 /// Trainer to Coordinator, now and then: how long this rank computes for a lane, in the mean of the steps
-/// since it last told, and prepares a step, in the median; without waits for others. And how long a step of
-/// its lanes takes with them, in the mean.
+/// since it last told, and prepares a step, in the median; without waits for others, but with those for a
+/// processor of the host, which are told too. And how long a step of its lanes takes with all waits, in the
+/// mean.
 struct StepsTimed {
   core::Rank rank{};
   std::uint64_t steps = 0;
   std::uint32_t lanes = 1;
   std::int64_t lane_nanoseconds = 0;
+  std::int64_t run_delay_nanoseconds = 0;  ///< of lane_nanoseconds
   std::int64_t step_nanoseconds = 0;
 
   friend bool operator==(const StepsTimed&, const StepsTimed&) = default;

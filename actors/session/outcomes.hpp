@@ -34,6 +34,12 @@ struct StepTimes {
   std::chrono::nanoseconds exposed_optimizer{};  ///< of the rest, the part in which the optimizer was busy
   std::chrono::nanoseconds communication{};      ///< the communication stream was busy, hidden or not
   std::chrono::nanoseconds optimizer{};  ///< the update stream was stepping the optimizer, hidden or not
+  /// The part of compute() in which the trainer's thread waited for a processor that others had. Looked at in
+  /// every kRunDelayEvery-th step and in those that follow one of kLongStep or more.
+  std::optional<std::chrono::nanoseconds> run_delay;
+
+  static constexpr std::uint64_t kRunDelayEvery = 16;
+  static constexpr std::chrono::nanoseconds kLongStep = std::chrono::milliseconds(50);
 
   std::chrono::nanoseconds compute() const { return total - exposed; }
   /// Exposed, but not waiting for measured device work: messages, sums over lanes, other ranks.

@@ -20,6 +20,10 @@ std::optional<messages::StepsTimed> Pace::step_over(std::chrono::nanoseconds now
   if (is_first || lanes == 0) return std::nullopt;
   computed_ += times.compute() / lanes;
   taken_ += times.total + prepares_;
+  if (times.run_delay) {
+    looked_at_ += times.compute();
+    run_delay_ += std::min(*times.run_delay, times.compute());
+  }
   prepared_.push_back(prepares_ / lanes);
   const auto steps = prepared_.size();
   if (now - last_told_ < interval_ || steps < kLeastSteps) return std::nullopt;
@@ -27,10 +31,16 @@ std::optional<messages::StepsTimed> Pace::step_over(std::chrono::nanoseconds now
   const auto middle = prepared_.begin() + static_cast<std::ptrdiff_t>(steps / 2);
   std::nth_element(prepared_.begin(), middle, prepared_.end());
   const auto count = static_cast<std::int64_t>(steps);
-  const messages::StepsTimed timed{rank, steps, static_cast<std::uint32_t>(lanes),
-                                   *middle / 1ns + computed_ / 1ns / count, taken_ / 1ns / count};
+  const auto computed = computed_ / count;
+  const double delayed = looked_at_ > 0ns ? double(run_delay_ / 1ns) / double(looked_at_ / 1ns) : 0;
+  const messages::StepsTimed timed{rank,
+                                   steps,
+                                   static_cast<std::uint32_t>(lanes),
+                                   (*middle + computed) / 1ns,
+                                   static_cast<std::int64_t>(delayed * double(computed / 1ns)),
+                                   taken_ / 1ns / count};
   prepared_.clear();
-  computed_ = taken_ = {};
+  computed_ = taken_ = looked_at_ = run_delay_ = {};
   return timed;
 }
 

@@ -33,6 +33,9 @@ class Pace {
   // one is that now and then computes for long.
   std::chrono::nanoseconds computed_{};
   std::chrono::nanoseconds taken_{};
+  // In the steps whose run delay was looked at.
+  std::chrono::nanoseconds looked_at_{};
+  std::chrono::nanoseconds run_delay_{};
   std::vector<std::chrono::nanoseconds> prepared_;
 };
 

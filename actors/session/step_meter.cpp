@@ -32,6 +32,10 @@ void StepMeter::begin_step(core::Step step) {
   step_ = step;
   step_began_ = device_.now();
   exposed_ = {};
+  run_delay_ = {};
+  run_delay_before_.reset();
+  if (last_step_ >= StepTimes::kLongStep || step.value % StepTimes::kRunDelayEvery == 0)
+    run_delay_before_ = device_.run_delay();
   times_before_ = data_.times();
   std::fill(last_gradient_.begin(), last_gradient_.end(), std::chrono::nanoseconds{0});
 }
@@ -39,14 +43,24 @@ void StepMeter::begin_step(core::Step step) {
 core::Result<void> StepMeter::exposed(const std::function<core::Result<void>()>& wait) {
   const core::ProfiledScope range(device_.profiler(), kTrainer, kWaits);
   const auto watch = data_.watch_compute();
+  computing_ends();
   const auto begin = data_.moment();
   auto result = wait();
   const auto end = data_.moment();
+  computing_begins();
   exposed_ += exposure(begin, end, watch.get());
   if (tracer_)
     tracer_->add(
         {core::TraceEvent::Kind::span, std::string(kTrainer), std::string(kWaits), begin.at, end.at, 0, 0});
   return result;
+}
+
+void StepMeter::computing_ends() {
+  if (run_delay_before_) run_delay_ += device_.run_delay() - *run_delay_before_;
+}
+
+void StepMeter::computing_begins() {
+  if (run_delay_before_) run_delay_before_ = device_.run_delay();
 }
 
 void StepMeter::gradient_ready(core::BucketIndex bucket, const std::string& parameter) {
@@ -62,19 +76,24 @@ void StepMeter::gradient_ready(core::BucketIndex bucket, const std::string& para
 
 StepTimes StepMeter::end_step() {
   note_latencies();
+  computing_ends();
   const auto now = device_.now();
+  last_step_ = now - step_began_;
   const auto times = data_.times();
   if (tracer_) {
     tracer_->add(
         {core::TraceEvent::Kind::span, "steps", fmt::format("step {}", step_.value), step_began_, now, 0, 0});
   }
   end_profile();
-  return {now - step_began_,
-          exposed_.total,
-          exposed_.communication,
-          exposed_.optimizer,
-          times.communication - times_before_.communication,
-          times.optimizer - times_before_.optimizer};
+  StepTimes step{last_step_,
+                 exposed_.total,
+                 exposed_.communication,
+                 exposed_.optimizer,
+                 times.communication - times_before_.communication,
+                 times.optimizer - times_before_.optimizer,
+                 std::nullopt};
+  if (run_delay_before_) step.run_delay = run_delay_;
+  return step;
 }
 
 void StepMeter::note_latencies() {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "actors/planes/step/data_plane.hpp"
@@ -38,6 +39,8 @@ class StepMeter {
 
  private:
   void note_latencies();
+  void computing_begins();
+  void computing_ends();
   void end_profile();
 
   gpu::Device& device_;
@@ -45,7 +48,11 @@ class StepMeter {
   Tracer* tracer_;
   core::Step step_{};
   std::chrono::nanoseconds step_began_{};
+  std::chrono::nanoseconds last_step_{};
   Exposure exposed_;  ///< in the step so far
+  /// The thread's run delay when it last began to compute, and in this step's computing so far.
+  std::optional<std::chrono::nanoseconds> run_delay_before_;
+  std::chrono::nanoseconds run_delay_{};
   DataPlaneTimes times_before_;
   std::vector<std::chrono::nanoseconds> last_gradient_;  ///< per bucket; 0: none in this step
   std::vector<double> launch_latencies_us_;

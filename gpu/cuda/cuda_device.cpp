@@ -13,6 +13,7 @@
 #include "gpu/cuda/status.hpp"
 #include "gpu/cuda/warm_up.hpp"
 #include "gpu/host/host_stream.hpp"
+#include "posix/run_delay.hpp"
 
 namespace troupe::gpu {
 namespace {
@@ -75,6 +76,7 @@ class CudaDevice final : public Device {
   }
 
   DeviceTime now() const override { return host_now(); }
+  DeviceTime run_delay() const override { return posix::run_delay(); }
 
   void observe(TaskObserver observer) override {
     if (observer && !context_.clock.is_set()) {

@@ -9,6 +9,7 @@
 #include "gpu/host/host_stream.hpp"
 #include "gpu/host/memory.hpp"
 #include "gpu/host/observer_slot.hpp"
+#include "posix/run_delay.hpp"
 
 namespace troupe::gpu {
 namespace {
@@ -45,6 +46,7 @@ class HostDevice final : public Device {
   core::Result<Event> create_event() override { return std::make_unique<HostEvent>(); }
 
   DeviceTime now() const override { return host_now(); }
+  DeviceTime run_delay() const override { return posix::run_delay(); }
 
   void observe(TaskObserver observer) override { observer_.set(std::move(observer)); }
 

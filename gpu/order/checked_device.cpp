@@ -247,6 +247,7 @@ class CheckedDevice final : public Device, public TaskOrder {
     return std::make_unique<CheckedEvent>(TRY(device_.create_event()));
   }
   DeviceTime now() const override { return device_.now(); }
+  DeviceTime run_delay() const override { return device_.run_delay(); }
   void observe(TaskObserver observer) override { device_.observe(std::move(observer)); }
   core::Profiler* profiler() override { return device_.profiler(); }
   TaskOrder* order() override { return this; }

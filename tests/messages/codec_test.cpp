@@ -45,7 +45,7 @@ std::string golden(std::string_view name) {
 
 /// Leave of rank 7, written by hand.
 std::vector<std::byte> leave() {
-  return bytes_of({0x96, 6, 23, 6, 0x93, 1, 3, 4, 0x93, 0, 5, 0, 0x91, 7});
+  return bytes_of({0x96, 7, 23, 6, 0x93, 1, 3, 4, 0x93, 0, 5, 0, 0x91, 7});
 }
 
 std::string complaint_about(const std::vector<std::byte>& bytes) {
@@ -139,7 +139,7 @@ TEST(Codec, RefusesAnotherVersion) {
 
   ASSERT_FALSE(decoded);
   EXPECT_EQ(decoded.error().code, core::Errc::mismatch);
-  EXPECT_THAT(decoded.error().message, HasSubstr("expected version 6 of the messages, found 5"));
+  EXPECT_THAT(decoded.error().message, HasSubstr("expected version 7 of the messages, found 5"));
 }
 
 TEST(Codec, NamesThePlaceOfAWrongType) {
@@ -160,13 +160,13 @@ TEST(Codec, RefusesAnEnumeratorOutOfRange) {
 
 TEST(Codec, RefusesANumberTooLargeForItsMember) {
   auto bytes =
-      bytes_of({0x96, 6, 23, 6, 0x93, 0xcf, 0, 0, 0, 0, 0x80, 0, 0, 0, 3, 4, 0x93, 0, 5, 0, 0x91, 7});
+      bytes_of({0x96, 7, 23, 6, 0x93, 0xcf, 0, 0, 0, 0, 0x80, 0, 0, 0, 3, 4, 0x93, 0, 5, 0, 0x91, 7});
 
   EXPECT_THAT(complaint_about(bytes), AllOf(HasSubstr("envelope[3][0]"), HasSubstr("found 2147483648")));
 }
 
 TEST(Codec, RefusesAWrongNumberOfMembers) {
-  auto bytes = bytes_of({0x96, 6, 23, 6, 0x93, 1, 3, 4, 0x93, 0, 5, 0, 0x92, 7, 7});
+  auto bytes = bytes_of({0x96, 7, 23, 6, 0x93, 1, 3, 4, 0x93, 0, 5, 0, 0x92, 7, 7});
 
   EXPECT_THAT(complaint_about(bytes), HasSubstr("envelope[5] (tag 23): expected 1 members, found 2"));
 }

@@ -40,7 +40,7 @@ inline std::vector<WireMessage> sample_messages() {
       StepReason{Step{7}, "refused by rank 1: no data"},
       TrainerCalls{Rank{1}, {8, 1, 0, 0, 0, 1}, true, Call::leave, 1},
       WaitNote{"rank 1 waits in leave()"},
-      StepsTimed{Rank{1}, 300, 2, 5000000000, 11000000000},
+      StepsTimed{Rank{1}, 300, 2, 5000000000, 1000000000, 11000000000},
   };
 }
 

@@ -9,7 +9,7 @@ are meant to change, and say so in the commit.
 import pathlib
 import struct
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 ROLE_GRADIENT_BUCKET, ROLE_COORDINATOR = 3, 5
 PEER_LOST = 8
 FAILURE = [True, PEER_LOST, b"rank 2 died", [2, 200]]
@@ -43,7 +43,7 @@ MESSAGES = [
     (63, "StepReason", [7, b"refused by rank 1: no data"]),
     (64, "TrainerCalls", [1, [8, 1, 0, 0, 0, 1], True, 5, 1]),
     (65, "WaitNote", [b"rank 1 waits in leave()"]),
-    (66, "StepsTimed", [1, 300, 2, 5000000000, 11000000000]),
+    (66, "StepsTimed", [1, 300, 2, 5000000000, 1000000000, 11000000000]),
 ]
 
 
