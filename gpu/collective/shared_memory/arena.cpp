@@ -185,6 +185,8 @@ void Arena::wake_all() const {
     for (int to = 0; to < size(); ++to) {
       wake(channel(from, to).written);
       wake(channel(from, to).read);
+      wake(channel(from, to).poured);
+      wake(channel(from, to).drained);
     }
   }
 }

@@ -49,6 +49,8 @@ class Arena {
   /// The next three are for one thread at a time.
   std::byte* outbox() const { return box(index_, meetings_ + 1); }
   const std::byte* inbox(int member) const { return box(member, meetings_); }
+  /// The member's outbox, to read what a channel's words say is there.
+  const std::byte* outbox_of(int member) const { return box(member, meetings_ + 1); }
   core::Result<void> meet(const OperationDeadline& deadline);
 
   ArenaChannel& channel(int from, int to) const;

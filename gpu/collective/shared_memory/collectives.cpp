@@ -186,29 +186,94 @@ class Collective {
     const auto to = parts(operation_.output_counts);
     copy_rows(input_from(operation_, from[self_].begin), output_from(operation_, to[self_].begin),
               to[self_].bytes);
+    TRY(exchange_slots(from, to, 0));
+    // Only the signatures tell what there is between any two members.
+    std::vector<Signature> signatures;
+    for (int i = 0; i < arena_.size(); ++i) signatures.push_back(read_signature(arena_.inbox(i)));
+    if (is_poured(signatures)) return pour(from, to);
     std::size_t last = 1;
-    for (std::size_t round = 0; round < last; ++round) {
-      for_each_other([&](std::size_t member) {
-        const Range range = cut(from[member], round, slot_);
-        copy_rows(input_from(operation_, range.begin), piece(outgoing() + member * slot_), range.bytes);
-      });
-      TRY(meet());
-      // Only the signatures tell how long the longest exchange between any two members is.
-      if (round == 0) last = longest_exchange();
-      for_each_other([&](std::size_t member) {
-        const Range range = cut(to[member], round, slot_);
-        copy_rows(piece(incoming(member) + self_ * slot_), output_from(operation_, range.begin), range.bytes);
-      });
+    for (const auto& signature : signatures) last = std::max(last, rounds(signature.input_counts, slot_));
+    for (std::size_t round = 1; round < last; ++round) TRY(exchange_slots(from, to, round));
+    return {};
+  }
+
+  Result<void> exchange_slots(const std::vector<Range>& from, const std::vector<Range>& to,
+                              std::size_t round) {
+    for_each_other([&](std::size_t member) {
+      const Range range = cut(from[member], round, slot_);
+      copy_rows(input_from(operation_, range.begin), piece(outgoing() + member * slot_), range.bytes);
+    });
+    TRY(meet());
+    for_each_other([&](std::size_t member) {
+      const Range range = cut(to[member], round, slot_);
+      copy_rows(piece(incoming(member) + self_ * slot_), output_from(operation_, range.begin), range.bytes);
+    });
+    return {};
+  }
+
+  /// Whether no member both gives and takes more than a slot, and none gives more than that to several: then
+  /// nobody has to meet all others for it. So it is where a member that lost its memory is given that of
+  /// another.
+  bool is_poured(const std::vector<Signature>& signatures) const {
+    std::vector<std::size_t> givers(n_), takers(n_);
+    for (std::size_t giver = 0; giver < n_; ++giver) {
+      for (std::size_t taker = 0; taker < n_; ++taker) {
+        if (giver == taker || signatures[giver].input_counts[taker] * width_ <= slot_) continue;
+        givers[taker] += 1;
+        takers[giver] += 1;
+      }
+    }
+    for (std::size_t i = 0; i < n_; ++i)
+      if (takers[i] > 1 || (takers[i] > 0 && givers[i] > 0)) return false;
+    return true;
+  }
+
+  /// What is left after the first slots.
+  Result<void> pour(const std::vector<Range>& from, const std::vector<Range>& to) {
+    const auto rest = [this](Range whole) { return Range{whole.begin + slot_, whole.bytes - slot_}; };
+    for (std::size_t i = 1; i < n_; ++i) {
+      const std::size_t member = (self_ + i) % n_;
+      if (from[member].bytes > slot_) TRY(give(member, rest(from[member])));
+      if (to[member].bytes > slot_) TRY(drain(member, rest(to[member])));
     }
     return {};
   }
 
-  std::size_t longest_exchange() const {
-    std::size_t most = 1;
-    for (int i = 0; i < arena_.size(); ++i) {
-      most = std::max(most, rounds(read_signature(arena_.inbox(i)).input_counts, slot_));
+  /// Through the halves of the outbox, alternately.
+  Result<void> give(std::size_t taker, Range whole) {
+    auto& channel = arena_.channel(static_cast<int>(self_), static_cast<int>(taker));
+    const auto base = channel.poured.value.load();
+    const auto chunks = static_cast<std::uint32_t>((whole.bytes + half() - 1) / half());
+    for (std::uint32_t chunk = 0; chunk < chunks; ++chunk) {
+      if (chunk >= 2) TRY(await(channel.drained, base + chunk - 1, taker));
+      const Range range = cut(whole, chunk, half());
+      copy_rows(input_from(operation_, range.begin), piece(outgoing() + chunk % 2 * half()), range.bytes);
+      publish(channel.poured, base + chunk + 1);
     }
-    return most;
+    return await(channel.drained, base + chunks, taker);
+  }
+
+  Result<void> drain(std::size_t giver, Range whole) {
+    auto& channel = arena_.channel(static_cast<int>(giver), static_cast<int>(self_));
+    const auto base = channel.drained.value.load();
+    const auto chunks = static_cast<std::uint32_t>((whole.bytes + half() - 1) / half());
+    const std::byte* box = arena_.outbox_of(static_cast<int>(giver)) + arena_.layout().signature_bytes();
+    for (std::uint32_t chunk = 0; chunk < chunks; ++chunk) {
+      TRY(await(channel.poured, base + chunk + 1, giver));
+      const Range range = cut(whole, chunk, half());
+      copy_rows(piece(box + chunk % 2 * half()), output_from(operation_, range.begin), range.bytes);
+      publish(channel.drained, base + chunk + 1);
+    }
+    return {};
+  }
+
+  std::size_t half() const {
+    return staging_ / 2 / ArenaLayout::kSlotAlignment * ArenaLayout::kSlotAlignment;
+  }
+
+  Result<void> await(SharedWord& word, std::uint32_t target, std::size_t member) {
+    return arena_.await(word, target, deadline_,
+                        [member](int peer) { return static_cast<std::size_t>(peer) == member; });
   }
 
   Arena& arena_;

@@ -46,6 +46,8 @@ struct SharedSignature {
 struct ArenaChannel {
   SharedWord written;  ///< chunks, over all messages
   SharedWord read;
+  SharedWord poured;  ///< chunks, over all collectives that pour
+  SharedWord drained;
   SharedSignature message;
 };
 

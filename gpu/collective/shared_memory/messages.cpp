@@ -10,11 +10,6 @@ namespace {
 
 using core::Result;
 
-void publish(SharedWord& word, std::uint32_t value) {
-  word.value.store(value);
-  wake(word);
-}
-
 /// One message through a channel, in chunks; at least one, which brings the signature. The channel's two
 /// words count chunks over all messages, and are equal between messages.
 class Message {

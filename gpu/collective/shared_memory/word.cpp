@@ -17,6 +17,11 @@ void wake(SharedWord& word) noexcept {
   syscall(SYS_futex, &word.value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+void publish(SharedWord& word, std::uint32_t value) noexcept {
+  word.value.store(value);
+  wake(word);
+}
+
 void sleep_while(SharedWord& word, std::uint32_t seen, std::chrono::nanoseconds limit) noexcept {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
   const timespec timeout{.tv_sec = seconds.count(), .tv_nsec = (limit - seconds).count()};

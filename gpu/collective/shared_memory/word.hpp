@@ -17,6 +17,9 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 /// Wakes all sleepers on the word. Call it after changing the value.
 void wake(SharedWord& word) noexcept;
 
+/// Changes the value, which only this thread does, and wakes all sleepers.
+void publish(SharedWord& word, std::uint32_t value) noexcept;
+
 /// Sleeps while the value is `seen`, for at most `limit`; may return early.
 void sleep_while(SharedWord& word, std::uint32_t seen, std::chrono::nanoseconds limit) noexcept;
 

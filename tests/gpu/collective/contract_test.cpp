@@ -189,31 +189,23 @@ TEST_P(CollectiveContract, AllToAllExchangesUnevenParts) {
       input_counts.push_back(uneven_counts(scale));
       if (i % 2 == 1) std::ranges::reverse(input_counts.back());
     }
-    std::vector<Bytes> inputs;
-    std::vector<std::vector<std::size_t>> output_counts(input_counts.size());
-    std::vector<Bytes> outputs;
-    std::vector<Bytes> expected(input_counts.size());
-    for (const auto& counts : input_counts)
-      inputs.push_back(random_elements(DType::i32, sum_of(counts), random));
-    for (std::size_t to = 0; to < expected.size(); ++to) {
-      for (std::size_t from = 0; from < expected.size(); ++from) {
-        output_counts[to].push_back(input_counts[from][to]);
-        const auto offset = offsets_of(input_counts[from])[to];
-        const Bytes part = slice(inputs[from], offset * 4, input_counts[from][to] * 4);
-        expected[to].insert(expected[to].end(), part.begin(), part.end());
-      }
-      outputs.emplace_back(expected[to].size());
+    EXPECT_TRUE(exchanges(input_counts)) << "scale " << scale;
+  }
+}
+
+TEST_P(CollectiveContract, AllToAllBringsMuchToAFew) {
+  using Pairs = std::vector<std::pair<int, int>>;
+  const std::vector<Pairs> cases = {{{0, 1}},         {{2, 0}},         {{0, 1}, {2, 1}, {3, 1}},
+                                    {{0, 1}, {2, 3}}, {{0, 1}, {1, 2}}, {{0, 1}, {1, 0}},
+                                    {{0, 1}, {0, 2}}, {{3, 0}, {2, 1}}, {{1, 0}, {2, 0}, {3, 0}}};
+  for (const std::size_t much : {700001, 262144, 131073}) {
+    for (const auto& pairs : cases) {
+      std::vector<std::vector<std::size_t>> counts(static_cast<std::size_t>(n),
+                                                   std::vector<std::size_t>(static_cast<std::size_t>(n), 3));
+      for (const auto& [from, to] : pairs)
+        if (from < n && to < n) counts[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)] = much;
+      EXPECT_TRUE(exchanges(counts)) << much << " " << testing::PrintToString(pairs);
     }
-    perform([&](int i) {
-      const auto at = static_cast<std::size_t>(i);
-      return Operation{.kind = OperationKind::all_to_all,
-                       .dtype = DType::i32,
-                       .input = in(inputs[at]),
-                       .output = out(outputs[at]),
-                       .input_counts = input_counts[at],
-                       .output_counts = output_counts[at]};
-    });
-    ASSERT_TRUE(outputs == expected) << "scale " << scale;
   }
 }
 
