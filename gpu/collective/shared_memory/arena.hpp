@@ -31,9 +31,9 @@ struct SharedMemoryOptions {
 /// The shared memory of a group from one member's view: boxes that members read from each other, meetings
 /// that order these reads, channels for messages, and the verdict that ends the group.
 ///
-/// Meetings are the only means of ordering. Before its meeting m a member writes into its outbox(); after it,
-/// all may read each other's inbox() until they arrive at meeting m + 1. Each member has two boxes, used
-/// alternately, so data read between two meetings is never data written at the same time.
+/// Meetings order all members, and a channel's words its two. Before its meeting m a member writes into its
+/// outbox(); after it, all may read each other's inbox() until they arrive at meeting m + 1. Each member has
+/// two boxes, used alternately, so data read between two meetings is never data written at the same time.
 class Arena {
  public:
   /// Called by all members; returns when all have mapped the segment, whose name is removed by then.

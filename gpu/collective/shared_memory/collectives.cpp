@@ -18,8 +18,8 @@ using core::Result;
 constexpr std::size_t kDirectBytes = std::size_t{32} << 10;
 
 /// One collective of one member. Every kind is a sequence of rounds: copy into the outbox, meet, take what is
-/// needed from the inboxes. The first meeting also brings all signatures, and nothing is read before they are
-/// known to agree.
+/// needed from the inboxes; an all_to_all may go on between two members alone. The first meeting also brings
+/// all signatures, and nothing is read before they are known to agree.
 class Collective {
  public:
   Collective(Arena& arena, const Operation& operation, const OperationDeadline& deadline)
