@@ -106,6 +106,7 @@ void NodeAgentMachine::begin_generation(std::chrono::nanoseconds now) {
   has_asked_ = false;
   silent_rank_.reset();
   silent_since_.reset();
+  seen_stopped_.clear();
   parted_since_.reset();
   standing_since_.reset();
   launched_ = now;

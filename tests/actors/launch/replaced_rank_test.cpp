@@ -143,6 +143,17 @@ TEST(ReplacedRank, IsKilledAtOnceWhereItWasSeenStopped) {
   EXPECT_EQ(found<SignalRank>(effects)->signal, SIGKILL);
 }
 
+TEST(ReplacedRank, IsNotKilledAtOnceForItsPredecessor) {
+  auto machine = started_with(kept());
+  machine.seen_stopped(1);
+  machine.exited(1, kKilled, std::chrono::seconds(1), kAllStay);
+
+  EXPECT_TRUE(machine.waited_for({true, false, true}, std::chrono::seconds(2)).empty());
+
+  const auto effects = machine.waited_for({true, false, true}, std::chrono::seconds(3));
+  ASSERT_NE(found<SignalRank>(effects), nullptr) << "it hangs";
+}
+
 /// How often rank 1 is replaced that ends like this again and again, in a job that takes no steps.
 int replaced_while_it_lasts(NodeAgentMachine& machine, ExitStatus status) {
   machine.committed(7);
