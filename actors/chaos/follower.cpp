@@ -29,7 +29,7 @@ bool ChaosProcess::wake() {
 }
 
 ChaosFollower::ChaosFollower(ChaosJob& job, int host)
-    : job_(job), world_(job.world), host_(host), clock_(world_.loop) {}
+    : job_(job), world_(job.world), host_(host), clock_(world_.loop), hello_(job.hello_of(host)) {}
 
 void ChaosFollower::start() {
   give_up_at_ = clock_.now() + ChaosJob::kPatience;
@@ -76,17 +76,19 @@ void ChaosFollower::met(const std::shared_ptr<LauncherLink>& link) {
   untold_.clear();
   world_.links.unwatch(watch_);
   watch_ = world_.links.watch(0, host_, [this, of = link.get()] { lost(of); });
-  LauncherHello hello{has_job_, node_, {}, {}};
+  hello_.running.clear();
+  hello_.started.clear();
   bool do_all_stay = true;
   for (std::size_t slot = 0; slot < processes_.size(); ++slot) {
     if (!processes_[slot].is_running) continue;
     const auto found = files().members.find(first_slot_ + static_cast<int>(slot));
     do_all_stay &= found != files().members.end() && found->second.state != Membership::State::left;
-    hello.running.push_back(static_cast<int>(slot));
-    hello.started.push_back(processes_[slot].generation);
+    hello_.running.push_back(static_cast<int>(slot));
+    hello_.started.push_back(processes_[slot].generation);
   }
-  if (!do_all_stay) hello.running.clear();
-  world_.links.send(host_, 0, [this, self = shared_from_this(), link, hello] {
+  if (!do_all_stay) hello_.running.clear();
+  if (!do_all_stay) hello_.started.clear();
+  world_.links.send(host_, 0, [this, self = shared_from_this(), link, hello = hello_] {
     const auto to = link->leader.lock();
     if (to && to->is_alive()) return to->act([to, link, hello] { to->hello(link, hello); });
     // Nobody has that connection any more.
@@ -98,7 +100,7 @@ void ChaosFollower::not_found(bool is_refused) {
   clock_.cancel(std::exchange(again_, 0));
   if (link_) close();
   link_.reset();
-  if (has_job_ && is_refused && !world_.setup.journal) return end();
+  if (has_job() && is_refused && !world_.setup.journal) return end();
   if (clock_.now() >= give_up_at_) return end();
   again_ = clock_.arm(kLookAgainAfter, [this] { look(); });
 }
@@ -109,13 +111,13 @@ void ChaosFollower::refused(bool may_try_again) {
 }
 
 void ChaosFollower::welcomed(int node, int first_slot) {
-  if (!has_job_ || node_ != node) {
+  if (!has_job() || hello_.node != node) {
     processes_.clear();
     untold_.clear();
   }
-  node_ = node;
+  hello_.node = node;
+  hello_.job = ChaosJob::kName;
   first_slot_ = first_slot;
-  has_job_ = true;
   state_ = State::following;
   clock_.cancel(std::exchange(again_, 0));
   clock_.cancel(std::exchange(kill_, 0));
@@ -269,7 +271,7 @@ void ChaosFollower::lost(const LauncherLink* link) {
   if (state_ == State::looking) return not_found(false);
   give_up_at_ = clock_.now() + ChaosJob::kPatience;
   if (world_.has(PlantedBug::deaf_launcher)) return;
-  if (world_.setup.journal && world_.setup.in_place && has_ranks()) {
+  if (world_.setup.journal && world_.keeps_processes && has_ranks()) {
     state_ = State::looking;
     kill_ = clock_.arm(kStay, [this] { stop_ranks(); });
     return look();

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <csignal>
 #include <utility>
 
@@ -29,6 +31,18 @@ void ChaosJob::start_launcher(int host) {
   if (follower && follower->is_alive()) return;
   follower = all_followers.emplace_back(std::make_shared<ChaosFollower>(*this, host));
   follower->start();
+}
+
+LauncherHello ChaosJob::hello_of(int host) {
+  const auto& setup = world.setup;
+  LauncherHello hello;
+  hello.host = fmt::format("host{}", host);
+  hello.instance = fmt::format("launcher{}", ++launchers);
+  hello.node = setup.node_ranks ? host : -1;
+  hello.ranks = setup.ranks;
+  hello.fewest_ranks = setup.fewest_ranks > 0 ? setup.fewest_ranks : setup.ranks;
+  hello.spares = setup.spares;
+  return hello;
 }
 
 void ChaosJob::kill_launcher(int host, bool with_host) {
@@ -100,9 +114,9 @@ std::shared_ptr<ChaosRank> ChaosJob::first_rank() const {
 
 ChaosPhase ChaosJob::phase() const {
   if (!leader || !leader->is_alive() || !leader->agent()) {
-    return generations == 0       ? ChaosPhase::starting
-           : world.setup.in_place ? ChaosPhase::rebuilding
-                                  : ChaosPhase::restarting;
+    return generations == 0        ? ChaosPhase::starting
+           : world.keeps_processes ? ChaosPhase::rebuilding
+                                   : ChaosPhase::restarting;
   }
   const auto& agent = leader->agent()->machine();
   if (agent.state() != "watching") return generations == 0 ? ChaosPhase::starting : ChaosPhase::restarting;

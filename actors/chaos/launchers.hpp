@@ -13,15 +13,18 @@
 #include "actors/chaos/links.hpp"
 #include "actors/chaos/rank.hpp"
 #include "actors/chaos/world.hpp"
+#include "actors/launch/job_record.hpp"
+#include "actors/launch/node_admission.hpp"
 #include "actors/launch/node_agent_shell.hpp"
 #include "actors/launch/standing.hpp"
 
 namespace troupe::actors {
 
-// The launchers of a simulated job. What decides is the product's: NodeAgentShell with its machine, and
-// actors/launch/standing. How launchers find, tell and lose each other is a model of apps/troupe/launch/nodes
-// (Leader, Follower), function by function and with its times, since those are made of sockets, files and
-// terminals. Not modelled: what is said to people, ports, tokens, and different commands on different nodes.
+// The launchers of a simulated job. What decides is the product's: NodeAgentShell with its machine,
+// NodeAdmission with its table of nodes and its record for the next launcher, and actors/launch/standing. How
+// launchers find, tell and lose each other is a model of apps/troupe/launch/nodes (Leader, Follower),
+// function by function and with its times, since those are made of sockets, files and terminals. Not
+// modelled: what is said to people, ports, tokens, and different commands on different nodes.
 
 class ChaosLeader;
 class ChaosFollower;
@@ -34,13 +37,6 @@ struct LauncherLink {
   int host = 0;  ///< the follower's
   bool is_open_at_leader = true;
   bool is_open_at_follower = true;
-};
-
-struct LauncherHello {
-  bool has_been_here = false;  ///< a node of the job already
-  int node = -1;
-  std::vector<int> running;  ///< own slots
-  std::vector<int> started;  ///< generations
 };
 
 /// A process of the launcher's own host; its end kills it.
@@ -108,6 +104,7 @@ class ChaosFollower : public std::enable_shared_from_this<ChaosFollower> {
   void all_have_ended();
   void end();
   bool has_ranks() const;
+  bool has_job() const { return !hello_.job.empty(); }
   void close();
   HostFiles& files() { return *files_; }
 
@@ -118,9 +115,8 @@ class ChaosFollower : public std::enable_shared_from_this<ChaosFollower> {
   State state_ = State::looking;
   std::shared_ptr<LauncherLink> link_;
   int watch_ = 0;
-  int node_ = -1;
+  LauncherHello hello_;
   int first_slot_ = 0;
-  bool has_job_ = false;
   std::optional<NextEpoch> next_;
   std::shared_ptr<HostFiles> files_ = std::make_shared<HostFiles>();
   std::vector<OwnProcess> processes_;
@@ -182,8 +178,6 @@ class ChaosLeader final : public Gang, public std::enable_shared_from_this<Chaos
     std::shared_ptr<LauncherLink> link;
     int watch = 0;
     int host = 0;
-    int first_slot = 0;
-    LauncherHello hello;
     struct RunningProcess {
       int generation = 0;
       std::function<void(ExitStatus)> exited;
@@ -193,9 +187,7 @@ class ChaosLeader final : public Gang, public std::enable_shared_from_this<Chaos
     std::int64_t step = -1;
   };
 
-  void take_in(const std::shared_ptr<LauncherLink>& link, const LauncherHello& hello);
-  void take_back(const std::shared_ptr<LauncherLink>& link, const LauncherHello& hello);
-  void add(const std::shared_ptr<LauncherLink>& link, const LauncherHello& hello);
+  void take_back(const NodeAdmission::Joined& joined, const std::shared_ptr<LauncherLink>& link);
   void call_for_the_last();
   void all_are_here();
   void attach(int node, const std::shared_ptr<LauncherLink>& link);
@@ -205,9 +197,10 @@ class ChaosLeader final : public Gang, public std::enable_shared_from_this<Chaos
   void give_up(int exit_code);
   int node_with(const LauncherLink* link) const;
   int node_of(int slot) const { return agent_->machine().node_of(slot); }
-  int slots_per_node() const;
+  int first_slot(int node) const { return member(node).first_slot; }
+  const NodeTable::Member& member(int node) const;
+  bool check_numbers();
   std::optional<Membership> member_in(int slot);
-  std::optional<Adopted> adopted() const;
   NextEpoch next_epoch(int generation, const std::vector<int>& slots);
   void announce(const NextEpoch& next);
   void go_on(const NextEpoch& next);
@@ -230,8 +223,8 @@ class ChaosLeader final : public Gang, public std::enable_shared_from_this<Chaos
   std::map<int, int> own_;  ///< the process that was started last, by slot
   std::deque<std::function<void()>> waiting_;
   std::deque<std::function<void()>> outgoing_;
-  std::map<int, std::pair<std::shared_ptr<LauncherLink>, LauncherHello>> guests_;  ///< by host
-  std::map<int, std::chrono::nanoseconds> too_many_;  ///< hosts for which no place was, since when
+  std::optional<NodeAdmission> admission_;
+  std::map<int, std::shared_ptr<LauncherLink>> guests_;  ///< by number in the table
   std::vector<Node> nodes_;
   std::optional<NodeAgentShell> agent_;
   std::shared_ptr<HostFiles> files_ = std::make_shared<HostFiles>();
@@ -243,11 +236,6 @@ class ChaosLeader final : public Gang, public std::enable_shared_from_this<Chaos
 /// A job's launchers, and what is on disk for the next one.
 class ChaosJob {
  public:
-  struct Record {
-    FormerJob job;
-    int restarts = 0;
-  };
-
   explicit ChaosJob(ChaosWorld& world);
   /// Launchers, processes and what waits for them name each other.
   ~ChaosJob();
@@ -268,6 +256,8 @@ class ChaosJob {
   std::shared_ptr<ChaosRank> process_in(int slot) const;
   std::shared_ptr<ChaosRank> ended_in(int slot, std::chrono::nanoseconds before) const;
   std::shared_ptr<ChaosRank> first_rank() const;
+  /// How a launcher that is started there introduces itself.
+  LauncherHello hello_of(int host);
   /// A process that nobody watches any more.
   void leak(std::unique_ptr<ChaosProcess> process) { leaked_.push_back(std::move(process)); }
 
@@ -276,17 +266,18 @@ class ChaosJob {
   std::vector<std::shared_ptr<ChaosFollower>> followers;  ///< by host
   std::vector<std::shared_ptr<ChaosLeader>> leaders;      ///< all that there were: events may name them
   std::vector<std::shared_ptr<ChaosFollower>> all_followers;
-  std::optional<Record> journal;
+  std::optional<JobRecord> journal;
   std::optional<int> exit_code;
   std::string verdict;
   bool has_formed = false;  ///< some epoch of the job
   bool is_lenient = false;  ///< a launcher's time was disturbed: it may take anybody for lost
   int generations = 0;
   std::uint16_t next_room = 1;
+  int launchers = 0;  ///< that were started
 
-  // Those of Meeting, but with less patience, which only ends hopeless jobs earlier.
+  static constexpr const char* kName = "job";
+  // That of Meeting, but less, which only ends hopeless jobs earlier.
   static constexpr std::chrono::seconds kPatience{120};
-  static constexpr std::chrono::seconds kLastCall{30};
 
  private:
   std::vector<std::unique_ptr<ChaosProcess>> leaked_;

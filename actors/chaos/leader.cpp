@@ -57,7 +57,7 @@ core::Result<std::unique_ptr<Process>> ChaosLeader::start(ProcessPlace place,
                                                           std::function<void(ExitStatus)> exited) {
   const int node = node_of(place.slot);
   auto& of = nodes_[static_cast<std::size_t>(node)];
-  const int slot = place.slot - of.first_slot;
+  const int slot = place.slot - first_slot(node);
   const auto generation = static_cast<int>(next_.epoch.value);
   if (node > 0) {
     of.processes[slot] = {generation, std::move(exited)};
@@ -89,9 +89,10 @@ core::Result<std::unique_ptr<Process>> ChaosLeader::start(ProcessPlace place,
 std::unique_ptr<Process> ChaosLeader::adopt(int slot, std::function<void(ExitStatus)> exited) {
   const int node = node_of(slot);
   auto& of = nodes_[static_cast<std::size_t>(node)];
-  const int own = slot - of.first_slot;
-  const auto at = std::ranges::find(of.hello.running, own) - of.hello.running.begin();
-  const int generation = of.hello.started[static_cast<std::size_t>(at)];
+  const auto& hello = member(node).hello;
+  const int own = slot - first_slot(node);
+  const auto at = std::ranges::find(hello.running, own) - hello.running.begin();
+  const int generation = hello.started[static_cast<std::size_t>(at)];
   of.processes[own] = {generation, std::move(exited)};
   return std::make_unique<RemoteProcess>(*this, node, own, generation);
 }
@@ -99,13 +100,12 @@ std::unique_ptr<Process> ChaosLeader::adopt(int slot, std::function<void(ExitSta
 std::optional<Membership> ChaosLeader::member_in(int slot) {
   const int node = node_of(slot);
   const auto& members = node == 0 ? files_->members : nodes_[static_cast<std::size_t>(node)].members;
-  const auto found =
-      members.find(node == 0 ? slot : slot - nodes_[static_cast<std::size_t>(node)].first_slot);
+  const auto found = members.find(node == 0 ? slot : slot - first_slot(node));
   return found == members.end() ? std::nullopt : std::optional(found->second);
 }
 
 Standing ChaosLeader::standing_of(const std::vector<int>& slots) {
-  if (!world_.setup.in_place) return {};
+  if (!world_.keeps_processes) return {};
   const auto standing = actors::standing_of(slots, next_.epoch, [this](int slot) { return member_in(slot); });
   job_.has_formed = job_.has_formed || standing.is_formed;
   return standing;
@@ -187,10 +187,8 @@ void ChaosLeader::send_generation(const Node& node, bool is_anew) {
 /// Nothing else happens in this launcher until it is on disk.
 void ChaosLeader::note_job() {
   if (!world_.setup.journal) return;
-  ChaosJob::Record record{{static_cast<int>(next_.epoch.value) - 1, agent_->machine().slots(), {}},
-                          agent_->machine().restarts()};
-  for (std::size_t node = 0; node < nodes_.size(); ++node)
-    record.job.shares.push_back({world_.setup.ranks, world_.setup.spares});
+  auto record = admission_->record({.job = ChaosJob::kName}, static_cast<int>(next_.epoch.value) - 1,
+                                   agent_->machine());
   is_writing_ = true;
   clock_.stop();
   world_.loop.schedule(world_.up_to(std::chrono::milliseconds(15)), "journal",

@@ -10,8 +10,14 @@ namespace troupe::actors {
 ChaosLeader::ChaosLeader(ChaosJob& job) : job_(job), world_(job.world), clock_(world_.loop) {}
 
 void ChaosLeader::start() {
+  const auto& setup = world_.setup;
+  const int fewest = setup.fewest_nodes > 0 ? setup.fewest_nodes : setup.nodes;
+  auto own = job_.hello_of(0);
+  admission_.emplace(NodeAdmission::Terms{ChaosJob::kName, setup.nodes, fewest,
+                                          HostLinks::kSilence + std::chrono::seconds(1)},
+                     own, own.host, job_.journal);
   patience_ = clock_.arm(ChaosJob::kPatience, [this] { give_up(1); });
-  if (world_.setup.nodes == 1) return all_are_here();
+  if (setup.nodes == 1) return all_are_here();
   call_for_the_last();
 }
 
@@ -19,9 +25,9 @@ void ChaosLeader::die(bool with_host) {
   if (!is_alive_) return;
   is_alive_ = false;
   clock_.stop();
-  for (auto& [host, guest] : guests_) {
+  for (const auto& [id, guest] : guests_) {
     Node closing;
-    closing.link = guest.first;
+    closing.link = guest;
     if (!with_host) close(closing);
   }
   for (Node& node : nodes_) {
@@ -50,8 +56,8 @@ void ChaosLeader::close(Node& node) {
   });
 }
 
-int ChaosLeader::slots_per_node() const {
-  return world_.setup.ranks + world_.setup.spares;
+const NodeTable::Member& ChaosLeader::member(int node) const {
+  return admission_->table().members()[static_cast<std::size_t>(node)];
 }
 
 int ChaosLeader::node_with(const LauncherLink* link) const {
@@ -62,7 +68,21 @@ int ChaosLeader::node_with(const LauncherLink* link) const {
 void ChaosLeader::hello(const std::shared_ptr<LauncherLink>& link, const LauncherHello& hello) {
   const bool is_shunned = agent_ && world_.has(PlantedBug::shuns_late);
   if (is_over_ || is_shunned) return refuse(link, false);
-  agent_ ? take_back(link, hello) : take_in(link, hello);
+  auto answer = admission_->admit(hello, hello.host, clock_.now());
+  if (const auto* again = std::get_if<NodeAdmission::Reconnected>(&answer)) {
+    nodes_[static_cast<std::size_t>(again->node)].link->is_open_at_leader = false;
+    lose(again->node);
+    if (is_over_) return refuse(link, false);
+    answer = admission_->admit(hello, hello.host, clock_.now());
+  }
+  if (const auto* refusal = std::get_if<NodeAdmission::Refusal>(&answer)) {
+    refuse(link, refusal->may_try_again);
+  } else if (const auto* guest = std::get_if<NodeAdmission::Guest>(&answer)) {
+    guests_[guest->id] = link;
+    admission_->are_all_here() ? all_are_here() : call_for_the_last();
+  } else if (const auto* joined = std::get_if<NodeAdmission::Joined>(&answer)) {
+    take_back(*joined, link);
+  }
 }
 
 void ChaosLeader::refuse(const std::shared_ptr<LauncherLink>& link, bool may_try_again) {
@@ -73,77 +93,51 @@ void ChaosLeader::refuse(const std::shared_ptr<LauncherLink>& link, bool may_try
   });
 }
 
-void ChaosLeader::take_in(const std::shared_ptr<LauncherLink>& link, const LauncherHello& hello) {
-  guests_[link->host] = {link, hello};
-  const auto here = guests_.size() + 1;
-  const bool are_all_back = job_.journal && here == job_.journal->job.shares.size();
-  if (static_cast<int>(here) == world_.setup.nodes || are_all_back) return all_are_here();
-  call_for_the_last();
-}
-
 void ChaosLeader::call_for_the_last() {
   clock_.cancel(std::exchange(last_call_, 0));
-  const int fewest = world_.setup.fewest_nodes > 0 ? world_.setup.fewest_nodes : world_.setup.nodes;
-  if (static_cast<int>(guests_.size()) + 1 >= fewest)
-    last_call_ = clock_.arm(ChaosJob::kLastCall, [this] { all_are_here(); });
+  if (admission_->table().is_enough())
+    last_call_ = clock_.arm(std::chrono::milliseconds(world_.setup.last_call_ms), [this] { all_are_here(); });
+}
+
+/// Whether nodes are numbered from 0 on; if not, nothing that follows has a meaning.
+bool ChaosLeader::check_numbers() {
+  std::vector<std::pair<int, int>> nodes;
+  for (const auto& each : admission_->table().members()) {
+    const bool is_back = !each.hello.job.empty() && world_.has(PlantedBug::old_numbers);
+    nodes.emplace_back(is_back ? each.hello.node : each.node, each.first_slot);
+  }
+  const bool are_right = world_.monitor.numbered(nodes);
+  if (!are_right) give_up(1);
+  return are_right;
 }
 
 void ChaosLeader::all_are_here() {
   clock_.cancel(std::exchange(patience_, 0));
   clock_.cancel(std::exchange(last_call_, 0));
-  nodes_.resize(guests_.size() + 1);
+  admission_->begin();
+  if (!check_numbers()) return;
+  nodes_.resize(static_cast<std::size_t>(admission_->table().size()));
+  const auto guests = std::exchange(guests_, {});
+  for (const auto& each : admission_->table().members()) {
+    if (each.id != 0) attach(each.node, guests.at(each.id));
+  }
   const auto& setup = world_.setup;
+  world_.keeps_processes = setup.in_place && admission_->can_mend(setup.max_restarts);
   NodeAgentConfig config;
-  int node = 0;
-  for (Node& each : nodes_) {
-    each.first_slot = node++ * slots_per_node();
-    config.shares.push_back({setup.ranks, setup.spares});
-  }
-  // Those that were here keep their numbers.
-  std::set<int> free;
-  for (int number = 1; number < static_cast<int>(nodes_.size()); ++number) free.insert(number);
-  for (const bool known : {true, false}) {
-    for (auto& [host, guest] : guests_) {
-      const bool is_known = guest.second.has_been_here && free.contains(guest.second.node);
-      if (is_known != known || guest.first == nullptr) continue;
-      const int number = is_known ? guest.second.node : *free.begin();
-      free.erase(number);
-      nodes_[static_cast<std::size_t>(number)].host = host;
-      nodes_[static_cast<std::size_t>(number)].hello = guest.second;
-      attach(number, std::exchange(guest.first, nullptr));
-    }
-  }
-  guests_.clear();
-  config.nodes = static_cast<int>(nodes_.size());
-  config.ranks = config.nodes * setup.ranks;
-  config.fewest_nodes = setup.fewest_nodes;
-  config.fewest_ranks = setup.fewest_ranks;
   config.max_restarts =
       world_.has(PlantedBug::never_gives_up) ? std::numeric_limits<int>::max() : setup.max_restarts;
-  config.in_place = setup.in_place;
+  config.in_place = world_.keeps_processes;
   config.node_patience = ChaosJob::kPatience;
   // What leaves a job without progress for good is not what is simulated here.
   config.no_progress_limit = 100;
-  if (job_.journal) {
-    config.first_generation = job_.journal->job.generation + 1;
-    config.restarts_before = job_.journal->restarts;
-  }
-  agent_.emplace(config, clock_, *this);
-  const auto found = adopted();
+  agent_.emplace(admission_->agent_config(config), clock_, *this);
+  const auto found = world_.keeps_processes ? admission_->adopted() : std::nullopt;
   if (!found) return agent_->start();
   next_.epoch = core::Epoch{static_cast<std::uint64_t>(found->generation) + 1};
   world_.say("the job of generation {} goes on", found->generation);
   is_adopting_ = true;
   agent_->adopt(*found);
   is_adopting_ = false;
-}
-
-std::optional<Adopted> ChaosLeader::adopted() const {
-  if (!job_.journal || !world_.setup.in_place) return std::nullopt;
-  std::vector<FoundNode> nodes;
-  for (const Node& each : nodes_)
-    nodes.push_back({{world_.setup.ranks, world_.setup.spares}, each.first_slot, each.hello.running});
-  return adoptable(job_.journal->job, nodes);
 }
 
 void ChaosLeader::attach(int node, const std::shared_ptr<LauncherLink>& link) {
@@ -160,51 +154,16 @@ void ChaosLeader::attach(int node, const std::shared_ptr<LauncherLink>& link) {
       lost(of);
     });
   });
-  tell(of, [node, first_slot = of.first_slot](ChaosFollower& to) { to.welcomed(node, first_slot); });
+  tell(of, [node, first = first_slot(node)](ChaosFollower& to) { to.welcomed(node, first); });
 }
 
-void ChaosLeader::take_back(const std::shared_ptr<LauncherLink>& link, const LauncherHello& hello) {
-  const auto& setup = world_.setup;
-  const bool may_change = setup.fewest_nodes > 0 && setup.fewest_nodes < setup.nodes;
-  const int count = static_cast<int>(nodes_.size());
-  // Where nodes stay the same, whatever starts launchers says which is which.
-  int node = !hello.has_been_here ? (may_change ? -1 : link->host) : hello.node;
-  const auto is_of_another = [&] {
-    if (node < 1 || node >= count) return false;
-    const auto& present = nodes_[static_cast<std::size_t>(node)].link;
-    return present && present->follower.lock() != link->follower.lock();
-  };
-  if (may_change && is_of_another()) node = -1;
-  for (int each = 1; node < 0 && each < count; ++each) {
-    if (!nodes_[static_cast<std::size_t>(each)].link) node = each;
-  }
-  const bool is_known = node > 0 && node < count;
-  if (!is_known && may_change && count < setup.nodes) return add(link, hello);
-  if (!is_known) {
-    const auto first = too_many_.try_emplace(link->host, clock_.now()).first->second;
-    return refuse(link, clock_.now() < first + HostLinks::kSilence + std::chrono::seconds(1));
-  }
-  auto& of = nodes_[static_cast<std::size_t>(node)];
-  if (of.link) {
-    if (of.link->follower.lock() != link->follower.lock()) return refuse(link, true);
-    of.link->is_open_at_leader = false;
-    lose(node);
-    if (is_over_) return refuse(link, false);
-  }
-  of.hello = hello;
-  attach(node, link);
-  send_generation(of, true);
-  agent_->node_ready(node);
-}
-
-void ChaosLeader::add(const std::shared_ptr<LauncherLink>& link, const LauncherHello& hello) {
-  const int node = static_cast<int>(nodes_.size());
-  nodes_.emplace_back();
-  nodes_.back().first_slot = node * slots_per_node();
-  nodes_.back().hello = hello;
-  attach(node, link);
-  send_generation(nodes_.back(), true);
-  agent_->node_added({world_.setup.ranks, world_.setup.spares});
+void ChaosLeader::take_back(const NodeAdmission::Joined& joined, const std::shared_ptr<LauncherLink>& link) {
+  if (!check_numbers()) return;
+  const auto& hello = member(joined.node).hello;
+  if (joined.is_new) nodes_.emplace_back();
+  attach(joined.node, link);
+  send_generation(nodes_[static_cast<std::size_t>(joined.node)], true);
+  joined.is_new ? agent_->node_added({hello.ranks, hello.spares}) : agent_->node_ready(joined.node);
 }
 
 void ChaosLeader::exited(int host, int generation, int slot, ExitStatus status) {
@@ -234,7 +193,13 @@ void ChaosLeader::cleared(int host, core::Epoch epoch) {
 }
 
 void ChaosLeader::lost(const LauncherLink* link) {
-  std::erase_if(guests_, [&](const auto& each) { return each.second.first.get() == link; });
+  const auto guest =
+      std::ranges::find_if(guests_, [&](const auto& each) { return each.second.get() == link; });
+  if (guest != guests_.end()) {
+    admission_->leave(guest->first);
+    guests_.erase(guest);
+    return call_for_the_last();
+  }
   const int node = node_with(link);
   if (node > 0) lose(node);
 }
@@ -246,8 +211,8 @@ void ChaosLeader::reset_connections(int host) {
     const auto follower = link ? link->follower.lock() : nullptr;
     return link && link->host == host && (!follower || !follower->is_alive());
   };
-  for (const auto& [at, guest] : guests_) {
-    if (is_dead(guest.first)) dead.push_back(guest.first.get());
+  for (const auto& [id, guest] : guests_) {
+    if (is_dead(guest)) dead.push_back(guest.get());
   }
   for (const Node& each : nodes_) {
     if (is_dead(each.link)) dead.push_back(each.link.get());
@@ -261,6 +226,7 @@ void ChaosLeader::lose(int node) {
   of.link.reset();
   of.processes.clear();
   of.members.clear();
+  admission_->lose(node);
   if (!is_over_ && agent_) agent_->node_lost(node);
 }
 

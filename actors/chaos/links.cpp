@@ -48,7 +48,8 @@ void HostLinks::expect(int from, int to) {
     if (of.blocks == 0 || of.cuts != cut) return;
     std::vector<int> concerned;
     for (const auto& [id, each] : watches_) {
-      if (each.from == from && each.to == to) concerned.push_back(id);
+      const bool is_silent = loop_.now() - each.since >= kSilence;
+      if (each.from == from && each.to == to && is_silent) concerned.push_back(id);
     }
     for (const int id : concerned) {
       const auto found = watches_.find(id);
@@ -70,7 +71,7 @@ void HostLinks::forget(int from) {
 }
 
 int HostLinks::watch(int from, int to, std::function<void()> silent) {
-  watches_[++last_watch_] = {from, to, std::move(silent)};
+  watches_[++last_watch_] = {from, to, loop_.now(), std::move(silent)};
   return last_watch_;
 }
 

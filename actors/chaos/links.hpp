@@ -30,8 +30,8 @@ class HostLinks {
   bool is_open_both_ways(int one, int other) const { return is_open(one, other) && is_open(other, one); }
   /// What waits to come from there is lost.
   void forget(int from);
-  /// Calls `silent` if nothing comes from one host to the other for kSilence, whenever that begins; again
-  /// each time. Returns a number for unwatch().
+  /// Calls `silent` if nothing comes from one host to the other for kSilence, once it is watched for so long;
+  /// again each time. Returns a number for unwatch().
   int watch(int from, int to, std::function<void()> silent);
   void unwatch(int watch) { watches_.erase(watch); }
 
@@ -45,6 +45,7 @@ class HostLinks {
   struct Watch {
     int from = 0;
     int to = 0;
+    std::chrono::nanoseconds since{};
     std::function<void()> silent;
   };
 

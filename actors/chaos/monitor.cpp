@@ -193,6 +193,18 @@ void ChaosMonitor::started(int slot, bool is_free) {
     violate("NA-1", fmt::format("a process is started in slot {} while another runs there", slot));
 }
 
+bool ChaosMonitor::numbered(const std::vector<std::pair<int, int>>& nodes) {
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const auto [node, slot] = nodes[i];
+    const auto wanted = static_cast<int>(i);
+    if (node == wanted && slot == wanted * (setup_.ranks + setup_.spares)) continue;
+    violate("N1", fmt::format("of {} nodes the one at place {} has number {}, and its first slot is {}",
+                              nodes.size(), i, node, slot));
+    return false;
+  }
+  return true;
+}
+
 void ChaosMonitor::blamed(std::string_view invariant, int slot, bool was_hit, std::string_view how) {
   if (!was_hit) violate(invariant, fmt::format("slot {} {}, though nothing was done to it", slot, how));
 }

@@ -77,6 +77,8 @@ class ChaosMonitor {
   void store_was_betrayed() { is_betrayed_ = true; }
   // NA-1.
   void started(int slot, bool is_free);
+  // N1: number and first slot of each node; whether they are right.
+  bool numbered(const std::vector<std::pair<int, int>>& nodes);
   // S16, L8: a rank, or all of a host, is said to be what failed. `was_hit`: something was done to it.
   void blamed(std::string_view invariant, int slot, bool was_hit, std::string_view how);
 

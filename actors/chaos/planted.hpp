@@ -32,8 +32,9 @@ enum class PlantedBug : std::uint8_t {
   hasty_launcher,  ///< L8: a rank that computes is believed to hang
   keeps_ranks,     ///< R1: the ranks of a node that is cut off are not stopped
   never_gives_up,  ///< R3: what ends is started again, however often it was
+  old_numbers,     ///< N1: nodes that come back have the numbers that they had, whoever else comes
 };
-inline constexpr std::size_t kPlantedBugs = 23;
+inline constexpr std::size_t kPlantedBugs = 24;
 
 struct PlantedName {
   PlantedBug bug{};
@@ -64,6 +65,7 @@ inline constexpr std::array<PlantedName, kPlantedBugs> kPlantedNames{{
     {PlantedBug::hasty_launcher, "hasty_launcher", "L8"},
     {PlantedBug::keeps_ranks, "keeps_ranks", "R1"},
     {PlantedBug::never_gives_up, "never_gives_up", "R3"},
+    {PlantedBug::old_numbers, "old_numbers", "N1"},
 }};
 
 }  // namespace troupe::actors

@@ -272,7 +272,7 @@ void ChaosRank::lose(const std::string& why) {
 }
 
 void ChaosRank::session_is_over() {
-  const bool may_stay = world_.setup.in_place && (is_member_ || has_come_over_);
+  const bool may_stay = world_.keeps_processes && (is_member_ || has_come_over_);
   if (!may_stay) return end({kExitFenced, 0});
   state_ = State::waiting;
   declare(is_member_ ? Membership::State::waiting : Membership::State::given_up);

@@ -13,7 +13,7 @@ namespace troupe::actors {
 
 namespace {
 
-constexpr std::string_view kHeading = "troupe chaos 1";
+constexpr std::string_view kHeading = "troupe chaos 2";
 
 constexpr std::array<std::string_view, kChaosKinds> kKindNames{
     "kill_rank",     "stop_rank",   "slow_rank",  "kill_node",   "stop_node",
@@ -34,7 +34,9 @@ constexpr std::array kSetupFields{
     SetupField{"ranks", &ChaosSetup::ranks, nullptr, 1},
     SetupField{"spares", &ChaosSetup::spares},
     SetupField{"fewest_nodes", &ChaosSetup::fewest_nodes},
-    SetupField{"fewest_ranks", &ChaosSetup::fewest_ranks, nullptr, 0, 4096},
+    SetupField{"fewest_ranks", &ChaosSetup::fewest_ranks},
+    SetupField{"node_ranks", nullptr, &ChaosSetup::node_ranks},
+    SetupField{"last_call_ms", &ChaosSetup::last_call_ms, nullptr, 0, 1'000'000},
     SetupField{"max_restarts", &ChaosSetup::max_restarts, nullptr, 0, 1'000'000},
     SetupField{"in_place", nullptr, &ChaosSetup::in_place},
     SetupField{"journal", nullptr, &ChaosSetup::journal},
@@ -131,6 +133,7 @@ class Draw {
   ChaosSchedule schedule() {
     job();
     if (one_in(60)) return split();
+    if (one_in(30) && bounds_.nodes > 2) return returns();
     const auto kinds = kinds_switched_on();
     const int count = 1 + below(bounds_.faults);
     auto& faults = schedule_.faults;
@@ -143,6 +146,8 @@ class Draw {
       // Somebody reads what was saved.
       if (is_of_bytes && one_in(2)) faults.push_back(later_kill(faults.back()));
     }
+    const auto is_of_joining = [](const ChaosFault& fault) { return fault.phase == ChaosPhase::joining; };
+    if (schedule_.setup.in_place && std::ranges::any_of(faults, is_of_joining) && one_in(2)) let_some_join();
     // Two of them may pass all that is waited for before a process has to have ended.
     const auto is_jump = [](const ChaosFault& fault) { return fault.kind == ChaosKind::clock_jump; };
     const auto first = std::ranges::find_if(faults, is_jump);
@@ -163,11 +168,10 @@ class Draw {
     job.in_place = !one_in(6);
     const int ranks = job.nodes * job.ranks;
     if (job.in_place && job.nodes > 1 && one_in(2)) job.fewest_nodes = 1 + below(job.nodes - 1);
-    if (job.in_place && one_in(2)) job.fewest_ranks = 1 + below(ranks);
-    if (job.fewest_nodes > 0 && job.fewest_ranks == 0) job.fewest_ranks = job.fewest_nodes * job.ranks;
-    job.fewest_ranks =
-        std::min(job.fewest_ranks, job.fewest_nodes > 0 ? job.fewest_nodes * job.ranks : ranks);
+    if (job.in_place && one_in(2)) job.fewest_ranks = 1 + below(job.ranks);
     if (!job.in_place) job.fewest_ranks = job.fewest_nodes = job.spares = 0;
+    job.node_ranks = one_in(2);
+    if (one_in(2)) job.last_call_ms = 1 + below(5'000);
     job.journal = job.nodes > 1 && one_in(2);
     job.sharded = one_in(2);
     job.steps = 8 + below(std::max(1, bounds_.steps - 8));
@@ -199,6 +203,35 @@ class Draw {
                                 .other = 0,
                                 .at = at,
                                 .lasts = std::chrono::milliseconds(5'000 + below(9'000))});
+    return std::move(schedule_);
+  }
+
+  /// The launcher of node 0 is gone, and so are some of the others: all come back, in any order.
+  ChaosSchedule returns() {
+    auto& job = schedule_.setup;
+    job.nodes = 3 + below(bounds_.nodes - 2);
+    job.fewest_nodes = one_in(4) ? 0 : 1 + below(job.nodes - 1);
+    job.fewest_ranks = one_in(2) ? 0 : 1 + below(job.ranks);
+    job.lanes = job.nodes * job.ranks;
+    job.in_place = job.journal = true;
+    job.max_restarts = 200;
+    job.last_call_ms = 1 + below(1'000);
+    job.steps = 300;
+    const auto at = std::chrono::microseconds(below(2'000'000));
+    const auto outage = [this] {
+      return std::chrono::milliseconds(one_in(2) ? 1 + below(2'000) : 1 + below(20'000));
+    };
+    constexpr std::array kWays{ChaosKind::kill_launcher, ChaosKind::kill_node, ChaosKind::cut_link};
+    for (int host = 1; host < job.nodes; ++host) {
+      if (one_in(3)) continue;
+      schedule_.faults.push_back({.kind = kWays[static_cast<std::size_t>(below(3))],
+                                  .target = host,
+                                  .at = at + std::chrono::milliseconds(below(8'000)),
+                                  .lasts = outage()});
+    }
+    schedule_.faults.push_back({.kind = one_in(2) ? ChaosKind::kill_leader : ChaosKind::kill_node,
+                                .at = at + std::chrono::milliseconds(below(8'000)),
+                                .lasts = outage()});
     return std::move(schedule_);
   }
 
@@ -256,6 +289,16 @@ class Draw {
     if (kind == ChaosKind::lying_disk) fault.lasts = std::chrono::milliseconds(1 + below(900));
     if (kind == ChaosKind::clock_jump) fault.lasts = std::chrono::milliseconds(1 + below(30'000));
     return fault;
+  }
+
+  /// Others join where the job has gone on without some.
+  void let_some_join() {
+    auto& job = schedule_.setup;
+    job.fewest_ranks = 1;
+    job.steps = std::max(job.steps, 60);
+    schedule_.faults.push_back({.kind = ChaosKind::kill_rank,
+                                .target = below(job.nodes * job.ranks),
+                                .at = std::chrono::microseconds(below(2'000'000))});
   }
 
   ChaosFault later_kill(const ChaosFault& before) {
@@ -318,11 +361,10 @@ core::Result<ChaosSchedule> parse_schedule(std::string_view text) {
   const auto& job = schedule.setup;
   if (is_first)
     return core::fail(core::Errc::invalid_argument, "the schedule is empty; it begins with \"{}\"", kHeading);
-  if (job.fewest_nodes > job.nodes || job.fewest_ranks > job.nodes * job.ranks ||
-      job.lanes < job.nodes * job.ranks)
+  if (job.fewest_nodes > job.nodes || job.fewest_ranks > job.ranks || job.lanes < job.nodes * job.ranks)
     return core::fail(
         core::Errc::invalid_argument,
-        "the schedule's job has {} nodes of {} ranks and {} lanes, and goes on with {} nodes and "
+        "the schedule's job has {} nodes of {} ranks and {} lanes, and goes on with {} nodes of "
         "{} ranks at least: there are as many lanes as ranks at least, and the fewest are no more "
         "than there are",
         job.nodes, job.ranks, job.lanes, job.fewest_nodes, job.fewest_ranks);

@@ -62,10 +62,12 @@ struct ChaosFault {
 /// The job that is simulated.
 struct ChaosSetup {
   int nodes = 2;
-  int ranks = 2;         ///< per node
-  int spares = 0;        ///< per node
-  int fewest_nodes = 0;  ///< 0: all
-  int fewest_ranks = 0;  ///< of the job; 0: all
+  int ranks = 2;              ///< per node
+  int spares = 0;             ///< per node
+  int fewest_nodes = 0;       ///< 0: all
+  bool node_ranks = true;     ///< launchers are told which node each is
+  int last_call_ms = 30'000;  ///< for nodes that may come, once enough are there
+  int fewest_ranks = 0;       ///< per node; 0: all
   int max_restarts = 8;
   bool in_place = true;
   bool journal = false;

@@ -99,6 +99,7 @@ struct ChaosWorld {
   std::vector<std::shared_ptr<ChaosRank>> processes;  ///< all that were ever started
   std::uint64_t next_save = 1;
   std::optional<int> dies_in_commit;  ///< rank 0, in the next one, after so many calls
+  bool keeps_processes = false;       ///< the launcher of node 0 has said so
   std::vector<bool> is_down;          ///< by host
   std::vector<bool> is_still;         ///< by host: stopped
   std::vector<bool> was_hit;          ///< by host: it, or one of its links

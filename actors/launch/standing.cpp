@@ -38,17 +38,4 @@ std::vector<bool> standing_by(const std::vector<int>& slots, const DeclaredIn& d
   return found;
 }
 
-std::optional<Adopted> adoptable(const FormerJob& before, const std::vector<FoundNode>& nodes) {
-  if (nodes.size() != before.shares.size()) return std::nullopt;
-  Adopted found{before.generation, before.slots, {}};
-  for (std::size_t node = 0; node < nodes.size(); ++node) {
-    const auto& [share, first_slot, running] = nodes[node];
-    const bool is_same =
-        share.ranks == before.shares[node].ranks && share.spares == before.shares[node].spares;
-    if (!is_same || (node > 0 && running.empty())) return std::nullopt;
-    for (const int slot : running) found.running.insert(first_slot + slot);
-  }
-  return found;
-}
-
 }  // namespace troupe::actors

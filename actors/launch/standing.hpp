@@ -10,7 +10,7 @@
 
 namespace troupe::actors {
 
-// What the launcher of node 0 makes of what processes declare, and of what launchers say that it finds.
+// What the launcher of node 0 makes of what processes declare.
 
 /// What the process in a slot has declared last.
 using DeclaredIn = std::function<std::optional<Membership>(int slot)>;
@@ -24,23 +24,5 @@ std::vector<bool> waiting_of(const std::vector<int>& slots, core::Epoch epoch, c
 
 /// By place in `slots`: whether the process has no rank, as far as it knows.
 std::vector<bool> standing_by(const std::vector<int>& slots, const DeclaredIn& declared);
-
-/// What a launcher has noted of a job before it was lost.
-struct FormerJob {
-  int generation = 0;
-  std::vector<int> slots;         ///< by rank
-  std::vector<NodeShare> shares;  ///< by node
-};
-
-/// A node as the next launcher finds it.
-struct FoundNode {
-  NodeShare share;
-  int first_slot = 0;
-  std::vector<int> running;  ///< of its own slots, from 0 on: processes that were kept
-};
-
-/// What of the former job goes on; nothing if the nodes are not the same, or one other than node 0, whose
-/// processes ended with their launcher, has kept none.
-std::optional<Adopted> adoptable(const FormerJob& before, const std::vector<FoundNode>& nodes);
 
 }  // namespace troupe::actors

@@ -76,7 +76,7 @@ ChaosReport report_of(const char* text) {
 }
 
 TEST(Chaos, ProcessMayEndWhileItsLauncherAwaitsItsWelcome) {
-  const auto report = report_of(R"(troupe chaos 1
+  const auto report = report_of(R"(troupe chaos 2
 seed 61191
 nodes 3
 ranks 2
@@ -103,13 +103,13 @@ fault kill_rank target 5 other 1 at 479651 in rebuilding 0 lasts 4264000
 }
 
 TEST(Chaos, ALaunchersNumberMayHaveGoneToAnotherMeanwhile) {
-  const auto report = report_of(R"(troupe chaos 1
+  const auto report = report_of(R"(troupe chaos 2
 seed 5826
 nodes 3
 ranks 1
 spares 0
 fewest_nodes 2
-fewest_ranks 2
+fewest_ranks 0
 max_restarts 200
 in_place 1
 journal 1

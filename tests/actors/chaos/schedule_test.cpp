@@ -46,8 +46,8 @@ TEST(ChaosSchedule, SaysWhichLineIsWrong) {
   };
 
   EXPECT_THAT(error_of(""), testing::HasSubstr("is empty"));
-  EXPECT_THAT(error_of("troupe chaos 2\n"), testing::HasSubstr("line 1"));
-  const std::string heading = "troupe chaos 1\n";
+  EXPECT_THAT(error_of("troupe chaos 1\n"), testing::HasSubstr("line 1"));
+  const std::string heading = "troupe chaos 2\n";
   for (const std::string line :
        {"fault", "fault nonsense at 1", "fault kill_rank at", "fault kill_rank target -1", "seed",
         "seed 99999999999999999999999", "nodes 0", "nodes 99999", "in_place 2", "steps", "unknown 1",

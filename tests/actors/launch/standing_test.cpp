@@ -53,20 +53,5 @@ TEST(Standing, OnlyThoseOfTheEpochWait) {
   EXPECT_THAT(standing_by({0, 7}, in({{0, {kEpoch, State::stands_by}}})), ElementsAre(true, false));
 }
 
-TEST(Standing, JobGoesOnWithNodesThatKeptTheirProcesses) {
-  const FormerJob before{6, {0, 3, 4}, {{2, 1}, {2, 1}}};
-  const FoundNode first{{2, 1}, 0, {}}, second{{2, 1}, 3, {0, 2}};
-
-  const auto found = adoptable(before, {first, second});
-
-  ASSERT_TRUE(found);
-  EXPECT_EQ(found->generation, 6);
-  EXPECT_THAT(found->slots, ElementsAre(0, 3, 4));
-  EXPECT_THAT(found->running, ElementsAre(3, 5));
-  EXPECT_FALSE(adoptable(before, {first})) << "one is missing";
-  EXPECT_FALSE(adoptable(before, {first, {{2, 1}, 3, {}}})) << "it has kept none";
-  EXPECT_FALSE(adoptable(before, {first, {{3, 1}, 3, {0}}})) << "it has another size";
-}
-
 }  // namespace
 }  // namespace troupe::actors

@@ -5,7 +5,6 @@
 #include <utility>
 #include <variant>
 
-#include "actors/launch/standing.hpp"
 #include "actors/world/own_address.hpp"
 #include "apps/troupe/launch/nodes/leader.hpp"
 #include "core/errors.hpp"
@@ -20,20 +19,16 @@ void Leader::start(Lobby& lobby, const actors::JobToken& secret, Hello own, std:
   if (journal_ && journal_->before())
     terminal_.say(fmt::format("the launcher of node 0 was lost in generation {}; its job goes on here",
                               journal_->before()->generation));
-  table_.emplace(job_.meeting.nodes, job_.meeting.fewest_nodes, std::move(own), job_.meeting.host);
-  patience_ = clock_.arm(job_.meeting.patience, [this] {
+  const auto& meeting = job_.meeting;
+  admission_.emplace(actors::NodeAdmission::Terms{job_.id, meeting.nodes, meeting.fewest_nodes,
+                                                  meeting.heartbeat.patience + meeting.heartbeat.interval},
+                     std::move(own), meeting.host, journal_ ? journal_->before() : std::nullopt);
+  patience_ = clock_.arm(meeting.patience, [this] {
     give_up(1, fmt::format("not all nodes came within {:.3g} s: {}",
-                           std::chrono::duration<double>(job_.meeting.patience).count(), table_->waiting()));
+                           std::chrono::duration<double>(job_.meeting.patience).count(), table().waiting()));
   });
   lobby.start(
-      secret,
-      [this](std::shared_ptr<NodeLink> link, Hello hello) {
-        if (is_over_) return refuse(link, "the job is over", false);
-        if (!hello.job.empty() && hello.job != job_.id) {
-          return refuse(link, fmt::format("here is another job, {}", job_.id), false);
-        }
-        agent_ ? take_back(link, std::move(hello)) : take_in(link, std::move(hello));
-      },
+      secret, [this](const std::shared_ptr<NodeLink>& link, const Hello& hello) { came(link, hello); },
       [this](const std::string& line) { terminal_.say(line); });
   say_who_is_missing();
   call_for_the_last();
@@ -42,12 +37,12 @@ void Leader::start(Lobby& lobby, const actors::JobToken& secret, Hello own, std:
 /// Where enough are there, those that may come have some time left.
 void Leader::call_for_the_last() {
   clock_.cancel(std::exchange(last_call_, 0));
-  if (table_->is_enough()) last_call_ = clock_.arm(job_.meeting.last_call, [this] { all_are_here(); });
+  if (table().is_enough()) last_call_ = clock_.arm(job_.meeting.last_call, [this] { all_are_here(); });
 }
 
 void Leader::say_who_is_missing() {
   const std::string line =
-      fmt::format("job {}: {}, at {}:{}", job_.id, table_->waiting(), job_.meeting.host, job_.meeting.port);
+      fmt::format("job {}: {}, at {}:{}", job_.id, table().waiting(), job_.meeting.host, job_.meeting.port);
   terminal_.say(fmt::format("{}{}", line,
                             actors::is_loopback(job_.meeting.host)
                                 ? " (of this host only; --rdzv-endpoint names an address for others)"
@@ -55,24 +50,37 @@ void Leader::say_who_is_missing() {
   for (const auto& [id, guest] : guests_) guest->send(Notice{line});
 }
 
-void Leader::take_in(const std::shared_ptr<NodeLink>& link, Hello hello) {
-  const std::string host = hello.host;
-  const auto id = table_->add(std::move(hello), link->peer_address());
-  if (!id) return refuse(link, id.error().message, false);
-  guests_[*id] = link;
+void Leader::came(const std::shared_ptr<NodeLink>& link, const Hello& hello) {
+  if (is_over_) return refuse(link, "the job is over", false);
+  auto answer = admission_->admit(hello, link->peer_address(), clock_.now());
+  if (const auto* again = std::get_if<actors::NodeAdmission::Reconnected>(&answer)) {
+    nodes_[static_cast<std::size_t>(again->node)].link->close();
+    lose(again->node, "it has connected anew");
+    if (is_over_) return refuse(link, "the job is over", false);
+    answer = admission_->admit(hello, link->peer_address(), clock_.now());
+  }
+  if (const auto* refusal = std::get_if<actors::NodeAdmission::Refusal>(&answer)) {
+    refuse(link, refusal->reason, refusal->may_try_again);
+  } else if (const auto* guest = std::get_if<actors::NodeAdmission::Guest>(&answer)) {
+    take_in(guest->id, link, hello.host);
+  } else if (const auto* joined = std::get_if<actors::NodeAdmission::Joined>(&answer)) {
+    take_back(*joined, link);
+  }
+}
+
+void Leader::take_in(int id, const std::shared_ptr<NodeLink>& link, const std::string& host) {
+  guests_[id] = link;
   link->set_handlers({.met = {},
                       .message = [](const NodeMessage&) {},
                       .lost =
-                          [this, id = *id, host](const std::string& reason) {
+                          [this, id, host](const std::string& reason) {
                             guests_.erase(id);
-                            table_->remove(id);
+                            admission_->leave(id);
                             terminal_.say(fmt::format("{} has left: {}", host, reason));
                             say_who_is_missing();
                             call_for_the_last();
                           }});
-  const bool are_all_back =
-      journal_ && journal_->before() && table_->size() == static_cast<int>(journal_->before()->ranks.size());
-  if (table_->is_complete() || are_all_back) return all_are_here();
+  if (admission_->are_all_here()) return all_are_here();
   say_who_is_missing();
   call_for_the_last();
 }
@@ -114,20 +122,17 @@ void Leader::all_are_here() {
   clock_.cancel(std::exchange(last_call_, 0));
   choose_address();
   std::map<int, std::shared_ptr<NodeLink>> guests = std::exchange(guests_, {});
-  table_->assign();
-  job_.place = {0, table_->size(), 0, table_->world()};
-  const auto has_spares = [](const auto& each) { return each.hello.spares > 0; };
-  const bool can_mend = job_.options.max_restarts > 0 || table_->may_change() ||
-                        table_->fewest_ranks() < table_->world() ||
-                        std::ranges::any_of(table_->members(), has_spares);
-  job_.keeps_processes = job_.options.recovery == "in-place" && can_mend;
+  admission_->begin();
+  job_.place = {0, table().size(), 0, table().world()};
+  job_.keeps_processes =
+      job_.options.recovery == "in-place" && admission_->can_mend(job_.options.max_restarts);
   nodes_.resize(static_cast<std::size_t>(job_.place.nodes));
   terminal_.say(fmt::format("job {}: {}{}", job_.id, summary(),
                             job_.directory_is_temporary ? "" : "; logs in " + job_.directory.string()));
-  for (const auto& each : table_->members()) {
+  for (const auto& each : table().members()) {
     if (each.id != 0) attach(each.node, guests.at(each.id));
   }
-  for (const std::string& difference : table_->differences()) {
+  for (const std::string& difference : table().differences()) {
     terminal_.say("warning: " + difference);
     tell_all(Notice{"warning: " + difference});
   }
@@ -143,64 +148,20 @@ void Leader::attach(int node, const std::shared_ptr<NodeLink>& link) {
   link->send(welcome_of(node));
 }
 
-/// A launcher that comes while the job runs: one that was lost, or one in its place.
-void Leader::take_back(const std::shared_ptr<NodeLink>& link, Hello hello) {
-  // Where nodes come and go, a launcher's number is the one that it got, unless another has got it since
-  // then.
-  int node = hello.node;
-  const auto is_of_another = [&] {
-    return node > 0 && node < job_.place.nodes && nodes_[static_cast<std::size_t>(node)].link &&
-           member(node).hello.instance != hello.instance;
-  };
-  if (table_->may_change() && (hello.job.empty() || is_of_another())) node = -1;
-  for (int each = 1; node < 0 && each < job_.place.nodes; ++each) {
-    if (!nodes_[static_cast<std::size_t>(each)].link) node = each;
+/// A launcher that comes while the job runs.
+void Leader::take_back(const actors::NodeAdmission::Joined& joined, const std::shared_ptr<NodeLink>& link) {
+  const auto& hello = member(joined.node).hello;
+  if (joined.is_new) {
+    nodes_.emplace_back();
+    job_.place.nodes = table().size();
+    terminal_.say(
+        fmt::format("{} at {} comes to the job, as node {}", hello.host, link->peer_address(), joined.node));
+  } else {
+    terminal_.say(fmt::format("{} at {} is back", name_of(member(joined.node)), link->peer_address()));
   }
-  const bool is_known = node > 0 && node < job_.place.nodes;
-  if (!is_known && table_->may_change() && !table_->is_complete()) return add(link, std::move(hello));
-  if (!is_known) {
-    // It may be there for one whose loss is not noticed yet.
-    const auto& heartbeat = job_.meeting.heartbeat;
-    const auto first = too_many_.try_emplace(hello.instance, clock_.now()).first->second;
-    const bool may_try_again = clock_.now() < first + heartbeat.patience + heartbeat.interval;
-    return refuse(link,
-                  fmt::format("{} comes too late or is one too many: the job runs on its {} nodes, {}",
-                              hello.host, job_.place.nodes, table_->present()),
-                  may_try_again);
-  }
-  if (nodes_[static_cast<std::size_t>(node)].link) {
-    const bool is_itself = member(node).hello.instance == hello.instance;
-    if (!is_itself) {
-      return refuse(link,
-                    fmt::format("{} at {} is node {}", member(node).hello.host, member(node).address, node),
-                    true);
-    }
-    nodes_[static_cast<std::size_t>(node)].link->close();
-    lose(node, "it has connected anew");
-    if (is_over_) return refuse(link, "the job is over", false);
-  }
-  const auto fits = table_->check_return(node, hello);
-  if (!fits) return refuse(link, fits.error().message, false);
-  table_->replace(node, std::move(hello), link->peer_address());
-  terminal_.say(fmt::format("{} at {} is back", name_of(member(node)), link->peer_address()));
-  attach(node, link);
-  send_generation(nodes_[static_cast<std::size_t>(node)], true, {});
-  agent_->node_ready(node);
-}
-
-/// One that comes to a job that runs.
-void Leader::add(const std::shared_ptr<NodeLink>& link, Hello hello) {
-  const std::string host = hello.host;
-  const auto added = table_->add(std::move(hello), link->peer_address());
-  if (!added) return refuse(link, added.error().message, false);
-  table_->assign();
-  const int node = table_->size() - 1;
-  job_.place.nodes = table_->size();
-  nodes_.emplace_back();
-  terminal_.say(fmt::format("{} at {} comes to the job, as node {}", host, link->peer_address(), node));
-  attach(node, link);
-  send_generation(nodes_.back(), true, {});
-  agent_->node_added({member(node).hello.ranks, member(node).hello.spares});
+  attach(joined.node, link);
+  send_generation(nodes_[static_cast<std::size_t>(joined.node)], true, {});
+  joined.is_new ? agent_->node_added({hello.ranks, hello.spares}) : agent_->node_ready(joined.node);
 }
 
 void Leader::receive(int node, NodeMessage message) {
@@ -253,6 +214,7 @@ void Leader::lose(int node, const std::string& reason) {
   remote.processes.clear();
   remote.members.clear();
   remote.free_ports.clear();
+  admission_->lose(node);
   if (!is_over_) agent_->node_lost(node);
 }
 
@@ -265,35 +227,11 @@ void Leader::node_gone(int node, bool ends_others) {
   tell_all(Notice{failure});
 }
 
-/// What goes on of the job of the launcher before this one.
-std::optional<actors::Adopted> Leader::adopted() const {
-  if (!journal_ || !journal_->before() || !job_.keeps_processes) return std::nullopt;
-  const JobRecord& before = *journal_->before();
-  actors::FormerJob former{before.generation, before.slots, {}};
-  for (std::size_t node = 0; node < before.ranks.size(); ++node)
-    former.shares.push_back({before.ranks[node], before.spares[node]});
-  std::vector<actors::FoundNode> found;
-  for (const auto& each : table_->members())
-    found.push_back({{each.hello.ranks, each.hello.spares}, each.first_slot, each.hello.running});
-  return actors::adoptable(former, found);
-}
-
 /// So that another launcher can go on from here.
 void Leader::note_job(int generation) {
   if (!journal_) return;
-  JobRecord record{job_.id,
-                   own_secret_,
-                   table_->members().front().hello.program,
-                   generation,
-                   agent_->machine().restarts(),
-                   {},
-                   {},
-                   agent_->machine().slots()};
-  for (const auto& each : table_->members()) {
-    record.ranks.push_back(each.hello.ranks);
-    record.spares.push_back(each.hello.spares);
-  }
-  const auto noted = journal_->write(record);
+  const JobRecord job{job_.id, own_secret_, table().members().front().hello.program, 0, 0, {}, {}, {}};
+  const auto noted = journal_->write(admission_->record(job, generation, agent_->machine()));
   if (!noted) terminal_.say("warning: " + noted.error().message);
 }
 
@@ -331,8 +269,8 @@ void Leader::close_links() {
   closed();
 }
 
-const NodeTable::Member& Leader::member(int node) const {
-  return table_->members()[static_cast<std::size_t>(node)];
+const actors::NodeTable::Member& Leader::member(int node) const {
+  return table().members()[static_cast<std::size_t>(node)];
 }
 
 std::string Leader::host_of(int rank) const {

@@ -15,14 +15,18 @@
 #include "core/errors.hpp"
 #include "core/number.hpp"
 
+namespace troupe::actors {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(JobRecord, job, secret, program, generation, restarts, ranks, spares,
+                                   slots)
+
+}  // namespace troupe::actors
+
 namespace troupe::apps {
 
 namespace fs = std::filesystem;
 using core::Errc;
 using core::Result;
-
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(JobRecord, job, secret, program, generation, restarts, ranks, spares,
-                                   slots)
 
 namespace {
 

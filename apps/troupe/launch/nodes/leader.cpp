@@ -27,28 +27,18 @@ std::chrono::nanoseconds nanoseconds_of(double seconds) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
 
-actors::NodeAgentConfig agent_config(const Job& job, const NodeTable* table,
-                                     const std::optional<Journal>& journal) {
+actors::NodeAgentConfig agent_config(const Job& job, const std::optional<actors::NodeAdmission>& admission) {
   actors::NodeAgentConfig config;
   config.ranks = job.place.world;
-  config.nodes = job.place.nodes;
   config.max_restarts = job.options.max_restarts;
   config.in_place = job.keeps_processes;
   config.spares = job.options.spares;
-  config.fewest_ranks = table ? table->fewest_ranks() : job.fewest_ranks;
-  if (table) {
-    config.fewest_nodes = job.meeting.fewest_nodes;
-    for (const auto& each : table->members()) config.shares.push_back({each.hello.ranks, each.hello.spares});
-  }
-  if (journal && journal->before()) {
-    config.first_generation = journal->before()->generation + 1;
-    config.restarts_before = journal->before()->restarts;
-  }
+  config.fewest_ranks = job.fewest_ranks;
   for (const int signal : job.stop_signals) config.forwarded_signals.erase(signal);
   config.term_timeout = nanoseconds_of(job.options.term_timeout_seconds);
   config.first_backoff = nanoseconds_of(job.options.restart_backoff_seconds);
   config.node_patience = job.meeting.patience;
-  return config;
+  return admission ? admission->agent_config(config) : config;
 }
 
 std::string in_seconds(std::chrono::nanoseconds time) {
@@ -107,8 +97,8 @@ void Leader::start_agent() {
     terminal_.say("OMP_NUM_THREADS is set to 1 for each rank; set it yourself for more");
   }
   for (const std::string& warning : job_.options.warnings) terminal_.say("warning: " + warning);
-  agent_.emplace(agent_config(job_, table_ ? &*table_ : nullptr, journal_), clock_, *this);
-  const auto found = adopted();
+  agent_.emplace(agent_config(job_, admission_), clock_, *this);
+  const auto found = job_.keeps_processes && admission_ ? admission_->adopted() : std::nullopt;
   if (!found) return agent_->start();
   auto begun = reserve_ports();
   if (!begun) return agent_->start();
@@ -124,7 +114,7 @@ std::string Leader::summary() const {
   if (is_alone()) return what;
   std::vector<std::string> places;
   int first = 0;
-  for (const auto& each : table_->members()) {
+  for (const auto& each : table().members()) {
     const int last = first + each.hello.ranks - 1;
     places.push_back(first == last ? fmt::format("{} (rank {})", each.hello.host, last)
                                    : fmt::format("{} (ranks {} to {})", each.hello.host, first, last));

@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "actors/launch/node_admission.hpp"
 #include "actors/launch/node_agent_shell.hpp"
 #include "actors/world/clock.hpp"
 #include "actors/world/epochs.hpp"
 #include "apps/troupe/launch/local_ranks.hpp"
 #include "apps/troupe/launch/nodes/journal.hpp"
 #include "apps/troupe/launch/nodes/lobby.hpp"
-#include "apps/troupe/launch/nodes/node_table.hpp"
 #include "apps/troupe/launch/ports.hpp"
 
 namespace troupe::apps {
@@ -76,15 +76,14 @@ class Leader final : public actors::Gang {
   };
 
   // Before the job begins.
-  void take_in(const std::shared_ptr<NodeLink>& link, Hello hello);
-  void take_back(const std::shared_ptr<NodeLink>& link, Hello hello);
+  void came(const std::shared_ptr<NodeLink>& link, const Hello& hello);
+  void take_in(int id, const std::shared_ptr<NodeLink>& link, const std::string& host);
+  void take_back(const actors::NodeAdmission::Joined& joined, const std::shared_ptr<NodeLink>& link);
   void refuse(const std::shared_ptr<NodeLink>& link, const std::string& reason, bool may_try_again);
   void say_who_is_missing();
   void note_job(int generation);
-  std::optional<actors::Adopted> adopted() const;
   void all_are_here();
   void call_for_the_last();
-  void add(const std::shared_ptr<NodeLink>& link, Hello hello);
   void give_up(int exit_code, const std::string& why);
   void choose_address();
 
@@ -101,7 +100,8 @@ class Leader final : public actors::Gang {
   void say_who_is_awaited();
   void close_links();
 
-  const NodeTable::Member& member(int node) const;
+  const actors::NodeTable& table() const { return admission_->table(); }
+  const actors::NodeTable::Member& member(int node) const;
   std::string host_of(int rank) const;
   int node_of(int slot) const { return is_alone() ? 0 : agent_->machine().node_of(slot); }
   /// Among those of its node.
@@ -124,11 +124,9 @@ class Leader final : public actors::Gang {
   Terminal& terminal_;
   LocalRanks local_;
   std::optional<actors::NodeAgentShell> agent_;
-  std::optional<NodeTable> table_;
+  std::optional<actors::NodeAdmission> admission_;   ///< none with one node
   std::map<int, std::shared_ptr<NodeLink>> guests_;  ///< by member, before the job begins
   std::vector<Node> nodes_;                          ///< since then
-  /// Launchers for which there was no place, by instance, and since when.
-  std::map<std::string, std::chrono::nanoseconds> too_many_;
   std::optional<Journal> journal_;
   std::string own_secret_;  ///< as in JobRecord
   actors::AlarmId patience_ = 0;

@@ -8,12 +8,17 @@
 #include "core/errors.hpp"
 #include "core/number.hpp"
 
+namespace troupe::actors {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LauncherHello, version, host, instance, job, node, running, started,
+                                   free_ports, ranks, fewest_ranks, spares, settings, program)
+
+}  // namespace troupe::actors
+
 namespace troupe::apps {
 
 using Json = nlohmann::json;
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Hello, version, host, instance, job, node, running, started, free_ports,
-                                   ranks, fewest_ranks, spares, settings, program)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NotStarted, generation, slot, error)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Exited, generation, slot, code, signal, pid, error, meaning, last_lines)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Members, slots, epochs, states, step)

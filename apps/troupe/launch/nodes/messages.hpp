@@ -1,12 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "actors/launch/node_table.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {
@@ -18,21 +18,7 @@ namespace troupe::apps {
 // From a launcher to that of node 0.
 
 /// The first frame of a launcher that wants to be one of the nodes.
-struct Hello {
-  std::string version;
-  std::string host;
-  std::string instance;      ///< unique for each launcher's process
-  std::string job;           ///< of which it was a node already, and has lost the connection; or empty
-  int node = -1;             ///< -1: any
-  std::vector<int> running;  ///< slots of processes that it has kept of that job
-  std::vector<int> started;  ///< the generations in which they were
-  std::vector<int> free_ports;
-  int ranks = 1;
-  int fewest_ranks = 1;
-  int spares = 0;
-  std::map<std::string, std::string> settings;  ///< by flag
-  std::vector<std::string> program;             ///< and its arguments
-};
+using Hello = actors::LauncherHello;
 struct NotStarted {
   int generation = 0;
   int slot = 0;

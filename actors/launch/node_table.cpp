@@ -1,4 +1,4 @@
-#include "apps/troupe/launch/nodes/node_table.hpp"
+#include "actors/launch/node_table.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,7 +11,7 @@
 #include "core/errors.hpp"
 #include "core/number.hpp"
 
-namespace troupe::apps {
+namespace troupe::actors {
 
 using core::Errc;
 using core::Result;
@@ -23,18 +23,18 @@ constexpr int kMostRanksOfNode = 1 << 16;
 /// In these all launchers must agree, since each acts on them alone. For the others node 0's count.
 constexpr const char* kDecisive[] = {"--nnodes", "--rdzv-id"};
 
-std::string value_of(const Hello& hello, const std::string& flag) {
+std::string value_of(const LauncherHello& hello, const std::string& flag) {
   const auto found = hello.settings.find(flag);
   return found == hello.settings.end() ? "(none)" : found->second;
 }
 
 /// The first word in which the commands differ.
-std::string difference_of_commands(const Hello& own, const Hello& other) {
+std::string difference_of_commands(const LauncherHello& own, const LauncherHello& other) {
   const std::size_t common = std::min(own.program.size(), other.program.size());
   std::size_t at = 0;
   while (at < common && own.program[at] == other.program[at]) ++at;
   if (at == own.program.size() && at == other.program.size()) return {};
-  const auto word = [&](const Hello& hello) {
+  const auto word = [&](const LauncherHello& hello) {
     return at < hello.program.size() ? core::quoted_excerpt(hello.program[at]) : std::string("nothing");
   };
   return fmt::format("{} where node 0 has {}, as word {} of its command", word(other), word(own), at + 1);
@@ -46,12 +46,13 @@ std::string name_of(const NodeTable::Member& member) {
   return member.node < 0 ? member.hello.host : fmt::format("{} (node {})", member.hello.host, member.node);
 }
 
-NodeTable::NodeTable(int nodes, int fewest, Hello own, std::string address) : nodes_(nodes), fewest_(fewest) {
+NodeTable::NodeTable(int nodes, int fewest, LauncherHello own, std::string address)
+    : nodes_(nodes), fewest_(fewest) {
   own.node = 0;
   members_.push_back({0, std::move(own), std::move(address), 0, 0});
 }
 
-Result<void> NodeTable::check(const Hello& hello, const std::string& address) const {
+Result<void> NodeTable::check(const LauncherHello& hello, const std::string& address) const {
   const Member& own = members_.front();
   if (hello.version != own.hello.version) {
     return core::fail(Errc::mismatch, "{} runs troupe {}, and {} {}; install one version on all nodes",
@@ -88,7 +89,7 @@ Result<void> NodeTable::check(const Hello& hello, const std::string& address) co
   return {};
 }
 
-Result<int> NodeTable::add(Hello hello, std::string address) {
+Result<int> NodeTable::add(LauncherHello hello, std::string address) {
   const auto has_it = [&](const Member& member) { return member.node == hello.node; };
   if (may_change() && (hello.job.empty() || std::ranges::any_of(members_, has_it))) hello.node = -1;
   TRY(check(hello, address));
@@ -134,9 +135,9 @@ int NodeTable::fewest_ranks() const {
   return std::accumulate(fewest.begin(), fewest.end(), 0);
 }
 
-Result<void> NodeTable::check_return(int node, const Hello& hello) const {
+Result<void> NodeTable::check_return(int node, const LauncherHello& hello) const {
   const Member& lost = members_[static_cast<std::size_t>(node)];
-  const auto size_of = [](const Hello& of) {
+  const auto size_of = [](const LauncherHello& of) {
     return fmt::format("{} ranks, {} spares", of.ranks, of.spares);
   };
   if (size_of(hello) == size_of(lost.hello) && hello.version == lost.hello.version) return {};
@@ -145,7 +146,7 @@ Result<void> NodeTable::check_return(int node, const Hello& hello) const {
                     lost.hello.version);
 }
 
-void NodeTable::replace(int node, Hello hello, std::string address) {
+void NodeTable::replace(int node, LauncherHello hello, std::string address) {
   Member& member = members_[static_cast<std::size_t>(node)];
   member.hello = std::move(hello);
   member.address = std::move(address);
@@ -168,7 +169,7 @@ std::string NodeTable::waiting() const {
 
 std::vector<std::string> NodeTable::differences() const {
   std::vector<std::string> lines;
-  const Hello& own = members_.front().hello;
+  const LauncherHello& own = members_.front().hello;
   for (const Member& member : members_) {
     const std::string command = difference_of_commands(own, member.hello);
     if (!command.empty()) lines.push_back(fmt::format("{} has {}", name_of(member), command));
@@ -181,4 +182,4 @@ std::vector<std::string> NodeTable::differences() const {
   return lines;
 }
 
-}  // namespace troupe::apps
+}  // namespace troupe::actors

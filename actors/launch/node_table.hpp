@@ -1,19 +1,37 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
-#include "apps/troupe/launch/nodes/messages.hpp"
 #include "core/result.hpp"
 
-namespace troupe::apps {
+namespace troupe::actors {
+
+/// What a launcher that wants to be one of a job's nodes says first to that of node 0. Slots are its own,
+/// from 0 on.
+struct LauncherHello {
+  std::string version;
+  std::string host;
+  std::string instance;      ///< unique for each launcher's process
+  std::string job;           ///< of which it was a node already, and has lost the connection; or empty
+  int node = -1;             ///< -1: any
+  std::vector<int> running;  ///< slots of processes that it has kept of that job
+  std::vector<int> started;  ///< the generations in which they were
+  std::vector<int> free_ports;
+  int ranks = 1;
+  int fewest_ranks = 1;
+  int spares = 0;
+  std::map<std::string, std::string> settings;  ///< by flag
+  std::vector<std::string> program;             ///< and its arguments
+};
 
 /// The nodes of a job, each with its launcher. Node 0 is the one whose launcher keeps this.
 class NodeTable {
  public:
   struct Member {
     int id = 0;  ///< by which remove() knows it
-    Hello hello;
+    LauncherHello hello;
     std::string address;
     int node = 0;
     int first_slot = 0;
@@ -21,10 +39,10 @@ class NodeTable {
 
   /// With `fewest` below `nodes` their numbers follow from the order in which they come, and more may be
   /// added while the job runs.
-  NodeTable(int nodes, int fewest, Hello own, std::string address);
+  NodeTable(int nodes, int fewest, LauncherHello own, std::string address);
 
   /// Takes a launcher in; returns its id. An Error says why it cannot be one of the nodes.
-  core::Result<int> add(Hello hello, std::string address);
+  core::Result<int> add(LauncherHello hello, std::string address);
   void remove(int id);
 
   int size() const { return static_cast<int>(members_.size()); }
@@ -42,8 +60,8 @@ class NodeTable {
   int fewest_ranks() const;
 
   /// A launcher that takes the place of a lost one, after assign().
-  core::Result<void> check_return(int node, const Hello& hello) const;
-  void replace(int node, Hello hello, std::string address);
+  core::Result<void> check_return(int node, const LauncherHello& hello) const;
+  void replace(int node, LauncherHello hello, std::string address);
 
   /// "n1 (node 0), n2"
   std::string present() const;
@@ -53,7 +71,7 @@ class NodeTable {
   std::vector<std::string> differences() const;
 
  private:
-  core::Result<void> check(const Hello& hello, const std::string& address) const;
+  core::Result<void> check(const LauncherHello& hello, const std::string& address) const;
 
   int nodes_;
   int fewest_;
@@ -64,4 +82,4 @@ class NodeTable {
 /// "n2 (node 1)"
 std::string name_of(const NodeTable::Member& member);
 
-}  // namespace troupe::apps
+}  // namespace troupe::actors
