@@ -6,8 +6,10 @@
 #include "actors/shell/process_rank.hpp"
 #include "actors/shell/process_rank_state.hpp"
 #include "actors/world/exit_status.hpp"
+#include "core/disregard.hpp"
 #include "core/errors.hpp"
 #include "gpu/devices.hpp"
+#include "gpu/host/memory.hpp"
 
 namespace troupe::actors {
 
@@ -50,6 +52,8 @@ void ProcessRank::declare(Membership::State state) {
   if (!state_->files) return;
   if (const auto told = state_->files->declare_membership({epoch(), state}); !told)
     log(Subsystem::session).say(LogLevel::warning, told.error().message);
+  if (state == Membership::State::training && state_->environment.local_rank == 0)
+    core::disregard(state_->files->tell_memory(gpu::large_host_memory()), "spares do without");
 }
 
 bool ProcessRank::has_others_standing_by() {

@@ -19,7 +19,9 @@
 #include "gpu/collective/flight_recorder.hpp"
 #include "gpu/collective/nccl/environment.hpp"
 #include "gpu/devices.hpp"
+#include "gpu/host/memory.hpp"
 #include "gpu/module_loading.hpp"
+#include "posix/host_memory.hpp"
 
 namespace troupe::actors {
 
@@ -33,7 +35,12 @@ core::Result<JobEnvironment> place_of_spare() {
 
 core::Result<void> stand_by(const EpochFiles& files, JobEnvironment& environment) {
   TRY(files.declare_membership({environment.epoch, Membership::State::stands_by}));
-  place_in(files, TRY(files.await_rank_after(environment.epoch)), environment);
+  gpu::ReadyHostMemory memory;
+  const auto told = [&](std::size_t bytes) {
+    // Not at the cost of those who have a rank.
+    memory.keep(bytes <= posix::memory_facts().available_bytes / 2 ? bytes : 0);
+  };
+  place_in(files, TRY(files.await_rank_after(environment.epoch, told)), environment);
   return {};
 }
 

@@ -90,6 +90,10 @@ fs::path request_of(fs::path file) {
   return file += "_request";
 }
 
+fs::path memory_of(fs::path file) {
+  return file += "_memory";
+}
+
 }  // namespace
 
 Result<void> ask_to_wait(const fs::path& file, core::Epoch epoch) {
@@ -142,12 +146,23 @@ Result<NextEpoch> EpochFiles::await_epoch_after(core::Epoch over, std::chrono::n
   }
 }
 
-Result<NextEpoch> EpochFiles::await_rank_after(core::Epoch over) const {
+Result<void> EpochFiles::tell_memory(std::size_t bytes) const {
+  return replace(memory_of(epoch_), fmt::format("0 {}\n", bytes));
+}
+
+Result<NextEpoch> EpochFiles::await_rank_after(core::Epoch over,
+                                               const std::function<void(std::size_t)>& memory_told) const {
   const auto watch = posix::FolderWatch::open(epoch_.parent_path().string());
+  std::size_t known = 0;
   while (true) {
     const auto next = announced(epoch_);
     if (next && next->epoch > over && rank_in(*next)) return *next;
     if (job_ends()) return core::fail(core::Errc::unavailable, "the launcher ends all processes of the job");
+    if (memory_told) {
+      std::ifstream text(memory_of(epoch_));
+      const auto told = read_numbers(text, std::numeric_limits<std::size_t>::max());
+      if (told && told->second != known) memory_told(known = told->second);
+    }
     watch ? watch->wait(kBetweenIdleLooks) : std::this_thread::sleep_for(kBetweenLooks);
   }
 }

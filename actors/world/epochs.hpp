@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -75,8 +76,11 @@ class EpochFiles {
   /// instead that all processes end, or nothing for as long as `patience`.
   core::Result<NextEpoch> await_epoch_after(core::Epoch over, std::chrono::nanoseconds patience) const;
   /// Like await_epoch_after(), for as long as it takes and while hardly running, until an epoch gives this
-  /// process a rank.
-  core::Result<NextEpoch> await_rank_after(core::Epoch over) const;
+  /// process a rank. Calls `memory_told` with what tell_memory() was given, whenever that has changed.
+  core::Result<NextEpoch> await_rank_after(core::Epoch over,
+                                           const std::function<void(std::size_t)>& memory_told = {}) const;
+  /// From the first rank of a host to its spares: how much memory a rank has in large pieces.
+  core::Result<void> tell_memory(std::size_t bytes) const;
   /// Whether there is an epoch after `over`, or the launcher ends all processes.
   bool is_over(core::Epoch over) const;
   /// The same, of the first of both.

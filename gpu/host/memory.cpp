@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <mutex>
 #include <stop_token>
 #include <utility>
 
@@ -29,8 +31,7 @@ std::byte* allocate_small(std::size_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
-std::byte* map_large(std::size_t bytes) {
-  if (bytes > std::numeric_limits<std::ptrdiff_t>::max()) return nullptr;
+std::byte* map_new(std::size_t bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) return nullptr;
   // Only a hint: without huge pages everything works, just a little slower.
@@ -38,7 +39,67 @@ std::byte* map_large(std::size_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
+/// What is left of ReadyHostMemory.
+struct Ready {
+  std::mutex mutex;
+  BufferView memory;
+};
+
+Ready& ready() {
+  static Ready kept;
+  return kept;
+}
+
+std::atomic<std::size_t> large_bytes{0};
+
+std::size_t whole_pages(std::size_t bytes) {
+  static const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return (bytes + page - 1) / page * page;
+}
+
+std::byte* map_large(std::size_t bytes) {
+  if (bytes > std::numeric_limits<std::ptrdiff_t>::max()) return nullptr;
+  std::byte* data = nullptr;
+  {
+    const std::lock_guard lock(ready().mutex);
+    auto& kept = ready().memory;
+    if (const auto wanted = whole_pages(bytes); wanted <= kept.bytes) {
+      data = kept.data;
+      kept = kept.subview(wanted, kept.bytes - wanted);
+    }
+  }
+  if (data == nullptr) data = map_new(bytes);
+  if (data != nullptr) large_bytes += bytes;
+  return data;
+}
+
+void unmap_large(BufferView view) {
+  large_bytes -= view.bytes;
+  munmap(view.data, view.bytes);
+}
+
 }  // namespace
+
+std::size_t large_host_memory() noexcept {
+  return large_bytes;
+}
+
+void ReadyHostMemory::keep(std::size_t bytes) {
+  provider_ = {};
+  std::byte* const data = bytes == 0 ? nullptr : map_new(whole_pages(bytes));
+  const BufferView all{data, data == nullptr ? 0 : whole_pages(bytes)};
+  BufferView before;
+  {
+    const std::lock_guard lock(ready().mutex);
+    before = std::exchange(ready().memory, all);
+  }
+  if (before.bytes > 0) munmap(before.data, before.bytes);
+  provider_ = provide_pages_ahead({all});
+}
+
+void ReadyHostMemory::wait() {
+  if (provider_.joinable()) provider_.join();
+}
 
 core::Result<Buffer> allocate_host_memory(std::size_t bytes) {
   if (bytes == 0) return Buffer();
@@ -51,7 +112,7 @@ core::Result<Buffer> allocate_host_memory(std::size_t bytes) {
         "this machine or use smaller buffers",
         bytes);
   }
-  if (mapped) return Buffer({data, bytes}, [](BufferView view) { munmap(view.data, view.bytes); });
+  if (mapped) return Buffer({data, bytes}, unmap_large);
   return Buffer({data, bytes}, [](BufferView view) { std::free(view.data); });
 }
 

@@ -22,6 +22,7 @@
 #include "core/version.hpp"
 #include "gpu/collective/nccl/library.hpp"
 #include "gpu/devices.hpp"
+#include "posix/host_memory.hpp"
 
 namespace troupe::apps {
 
@@ -84,7 +85,7 @@ Finding kernel() {
 }
 
 Finding memory() {
-  const MemoryFacts facts = memory_facts();
+  const auto facts = posix::memory_facts();
   std::string value =
       fmt::format("{} available of {}", gibibytes(facts.available_bytes), gibibytes(facts.total_bytes));
   if (facts.cgroup_limit_bytes)
@@ -121,7 +122,7 @@ Finding descriptors() {
 Finding core_dumps() {
   rlimit limit{};
   ::getrlimit(RLIMIT_CORE, &limit);
-  const std::string pattern = first_line("/proc/sys/kernel/core_pattern");
+  const std::string pattern = posix::first_line("/proc/sys/kernel/core_pattern");
   if (limit.rlim_cur == 0) {
     return {"core_dumps", Status::absent, fmt::format("off (pattern {})", pattern),
             "for a core of a crashed rank: ulimit -c unlimited"};

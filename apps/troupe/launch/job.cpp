@@ -23,6 +23,7 @@
 #include "core/errors.hpp"
 #include "core/number.hpp"
 #include "posix/entropy.hpp"
+#include "posix/host_memory.hpp"
 
 namespace troupe::apps {
 
@@ -63,7 +64,7 @@ Result<int> count_ranks(const std::string& text) {
 
 Result<void> check_memory(const Job& job) {
   const int ranks = job.ranks + job.options.spares;
-  const MemoryFacts memory = memory_facts();
+  const auto memory = posix::memory_facts();
   const std::uint64_t needed = static_cast<std::uint64_t>(ranks) * kLeastBytesPerRank;
   if (memory.available_bytes == 0 || needed <= memory.available_bytes) return {};
   return core::fail(

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/support/scratch_folder.hpp"
 
@@ -53,6 +54,21 @@ TEST_F(Epochs, AreAwaitedUntilTheLauncherSaysTheNext) {
 
   ASSERT_TRUE(next.has_value()) << next.error().message;
   EXPECT_EQ(*next, fourth);
+}
+
+TEST_F(Epochs, TellSparesHowMuchMemoryRanksHave) {
+  ASSERT_TRUE(files().tell_memory(std::size_t{5} << 30));
+  std::vector<std::size_t> told;
+  const auto next = files().await_rank_after(core::Epoch{3}, [&](std::size_t bytes) {
+    told.push_back(bytes);
+    if (told.size() == 1) {
+      EXPECT_TRUE(files().tell_memory(std::size_t{6} << 30));
+    } else {
+      EXPECT_TRUE(announce_epoch(epoch_, {core::Epoch{4}, "127.0.0.1", 4711, {{5, 0}}}));
+    }
+  });
+  ASSERT_TRUE(next.has_value()) << next.error().message;
+  EXPECT_EQ(told, (std::vector<std::size_t>{std::size_t{5} << 30, std::size_t{6} << 30}));
 }
 
 TEST_F(Epochs, AreAwaitedBySparesUntilTheyGetRanks) {

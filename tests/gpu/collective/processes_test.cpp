@@ -45,6 +45,7 @@ struct Scene {
   int size = 2;
   std::size_t bytes = 0;
   std::chrono::nanoseconds deadline = 60s;
+  bool gives_to_last = false;  ///< the first member, by an all_to_all; otherwise all reduce
 };
 
 std::unique_ptr<CollectiveBackend> make_backend(BackendKind kind, Rendezvous& rendezvous) {
@@ -52,7 +53,7 @@ std::unique_ptr<CollectiveBackend> make_backend(BackendKind kind, Rendezvous& re
   return std::make_unique<SharedMemoryBackend>(rendezvous);
 }
 
-/// The members' processes, which all-reduce without end, until an error ends them.
+/// The members' processes, which repeat the scene's operation until an error ends them.
 class Processes {
  public:
   explicit Processes(const Scene& scene) : scene_(scene) {
@@ -126,16 +127,29 @@ class Processes {
     const auto group = backend->create_group(options).value();
     const Buffer buffer = device->allocate(scene_.bytes).value();
     for (;;) {
-      const auto status = group->post({.kind = OperationKind::all_reduce,
-                                       .input = buffer.view(),
-                                       .output = buffer.view(),
-                                       .deadline = scene_.deadline},
-                                      stream.get());
+      const auto status = group->post(operation_of(index, buffer.view()), stream.get());
       CHECK(stream->synchronize(60s).has_value(), "an operation ends");
       const auto result = *(*status)->result();
       if (!result) return result.error().code;
       tell({index, false, {}, now()});
     }
+  }
+
+  Operation operation_of(int index, BufferView buffer) const {
+    Operation operation{.kind = OperationKind::all_reduce, .input = buffer, .output = buffer};
+    if (scene_.gives_to_last) {
+      std::vector<std::size_t> gives(static_cast<std::size_t>(scene_.size)), takes(gives);
+      const bool is_first = index == 0, is_last = index == scene_.size - 1;
+      if (is_first) gives.back() = buffer.bytes / sizeof(float);
+      if (is_last) takes.front() = buffer.bytes / sizeof(float);
+      operation = {.kind = OperationKind::all_to_all,
+                   .input = buffer.subview(0, is_first ? buffer.bytes : 0),
+                   .output = buffer.subview(0, is_last ? buffer.bytes : 0),
+                   .input_counts = gives,
+                   .output_counts = takes};
+    }
+    operation.deadline = scene_.deadline;
+    return operation;
   }
 
   void tell(const Report& report) const {
@@ -193,6 +207,22 @@ TEST_P(CollectiveProcesses, AKilledPeerEndsEverySurvivorInTime) {
       EXPECT_THAT(segments_of(processes.job()), ::testing::IsEmpty());
       if (HasFailure()) return;
     }
+  }
+}
+
+TEST_P(CollectiveProcesses, AKilledPeerEndsWhatOneGivesToAnother) {
+  std::mt19937 random(8);
+  // Over TCP nobody notices the loss of a member that has no part in what goes on.
+  const int size = GetParam() == BackendKind::shared_memory ? 4 : 2;
+  for (int victim = 0; victim < size; ++victim) {
+    Processes processes({.kind = GetParam(), .size = size, .bytes = 16 << 20, .gives_to_last = true});
+    processes.wait_for_operations(victim, 1 + static_cast<int>(random() % 5));
+    const auto killed = processes.send(victim, SIGKILL);
+    for (const Report& end : processes.wait_for_ends(victim)) {
+      EXPECT_EQ(core::to_string(end.code), std::string("peer_lost"));
+      EXPECT_LT(end.time - killed, patience()) << "member " << end.member << " without " << victim;
+    }
+    if (HasFailure()) return;
   }
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -71,6 +72,40 @@ TEST_F(HostDevice, ProvidesPagesAheadInAThread) {
   provide_pages_ahead({{}, pages.view()}).join();
 
   EXPECT_TRUE(is_there(0) && is_there(std::size_t{17} << 20) && is_there(last));
+}
+
+long faults_so_far() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_minflt;
+}
+
+TEST_F(HostDevice, TakesLargePiecesFromMemoryThatIsReady) {
+  constexpr std::size_t kPiece = (std::size_t{3} << 20) + 100;
+  const auto before = large_host_memory();
+  ReadyHostMemory ready;
+  ready.keep(6 * kPiece);
+  ready.wait();
+  EXPECT_EQ(large_host_memory(), before) << "it is not allocated yet";
+  {
+    std::vector<Buffer> pieces;
+    for (int i = 0; i < 2; ++i) pieces.push_back(device_->allocate(kPiece).value());
+    const auto faults = faults_so_far();
+    for (const auto& piece : pieces) {
+      const auto values = piece.view().as<unsigned char>();
+      EXPECT_EQ(std::ranges::count(values, 0), static_cast<std::ptrdiff_t>(kPiece));
+      std::ranges::fill(values, 1);
+    }
+    EXPECT_LT(faults_so_far() - faults, 100) << "of 1,538 pages";
+    EXPECT_EQ(large_host_memory(), before + 2 * kPiece);
+    const Buffer larger = device_->allocate(5 * kPiece).value();
+    EXPECT_EQ(std::ranges::count(larger.view().as<unsigned char>(), 0),
+              static_cast<std::ptrdiff_t>(5 * kPiece));
+  }
+  EXPECT_EQ(large_host_memory(), before);
+  ready.keep(0);
+  const Buffer piece = device_->allocate(kPiece).value();
+  EXPECT_EQ(std::ranges::count(piece.view().as<unsigned char>(), 0), static_cast<std::ptrdiff_t>(kPiece));
 }
 
 TEST_F(HostDevice, DestroyingAStreamWaitsForWhatIsEnqueued) {
