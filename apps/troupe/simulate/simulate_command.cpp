@@ -26,6 +26,7 @@
 #include "core/hash.hpp"
 #include "core/options/training_table.hpp"
 #include "core/random.hpp"
+#include "posix/heap.hpp"
 
 namespace troupe::apps {
 
@@ -238,6 +239,9 @@ core::Result<Run> one_seed(const Options& o, std::uint64_t seed,
 }
 
 int run_command(const Options& o) {
+  constexpr std::size_t kBytesOfUnit = std::size_t{24} << 10;  // on each rank
+  posix::expect_heap(static_cast<std::size_t>(o.ranks) * static_cast<std::size_t>(o.units + 8) *
+                     kBytesOfUnit);
   bool violated = false;
   nlohmann::json all = nlohmann::json::array();
   std::map<std::tuple<int, int, bool>, std::uint64_t> alone;
