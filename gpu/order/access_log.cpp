@@ -25,18 +25,36 @@ struct Search {
   void compare(const AccessLog::Task& earlier, bool earlier_writes, std::uintptr_t begin,
                std::uintptr_t end) const {
     if (clock.covers(earlier.moment)) return;
-    OrderConflict conflict{*earlier.name, *task.name, earlier_writes, writes, frees};
+    OrderConflict conflict{earlier.name, task.name, earlier_writes, writes, frees};
     conflict.memory = memory;
     conflict.allocated = allocated;
     conflict.first = begin - memory;
     conflict.bytes = end - begin;
     found.push_back(std::move(conflict));
   }
+  /// For what writes.
+  template <class Range>
+  void compare(const Range& range) const {
+    if (range.write) compare(*range.write, true, range.begin, range.end);
+    for (const AccessLog::Task& earlier : range.reads) compare(earlier, false, range.begin, range.end);
+  }
 };
 
 std::uintptr_t address_of(ConstBufferView view) {
   return reinterpret_cast<std::uintptr_t>(view.data);
 }
+
+/// Whatever has a `begin`.
+struct BeginsBefore {
+  template <class One>
+  bool operator()(const One& one, std::uintptr_t address) const {
+    return one.begin < address;
+  }
+  template <class One>
+  bool operator()(std::uintptr_t address, const One& one) const {
+    return address < one.begin;
+  }
+};
 
 }  // namespace
 
@@ -59,94 +77,88 @@ std::string OrderConflict::sentence() const {
 }
 
 void AccessLog::add(ConstBufferView memory) {
-  if (memory.bytes > 0) allocations_[address_of(memory)] = {memory.bytes, {}};
+  if (memory.bytes == 0) return;
+  const auto begin = address_of(memory);
+  const auto after = std::upper_bound(allocations_.begin(), allocations_.end(), begin, BeginsBefore());
+  allocations_.insert(after, {begin, memory.bytes, {}});
 }
 
-AccessLog::Allocations::iterator AccessLog::find(std::uintptr_t address) {
-  auto after = allocations_.upper_bound(address);
-  if (after == allocations_.begin()) return allocations_.end();
-  --after;
-  return address - after->first < after->second.bytes ? after : allocations_.end();
+AccessLog::Allocation* AccessLog::find(std::uintptr_t address) {
+  const auto after = std::upper_bound(allocations_.begin(), allocations_.end(), address, BeginsBefore());
+  if (after == allocations_.begin()) return nullptr;
+  auto& before = *std::prev(after);
+  return address - before.begin < before.bytes ? &before : nullptr;
 }
 
-bool AccessLog::contains(Allocations::iterator place, ConstBufferView view) const {
-  return place != allocations_.end() && address_of(view) + view.bytes <= place->first + place->second.bytes;
-}
-
-/// No range crosses this address afterwards.
-void AccessLog::cut(Ranges& ranges, std::uintptr_t at) {
-  auto after = ranges.upper_bound(at);
-  if (after == ranges.begin()) return;
-  auto& [begin, range] = *--after;
-  if (begin == at || range.end <= at) return;
-  Range rest = range;
-  range.end = at;
-  ranges.emplace_hint(std::next(after), at, std::move(rest));
-}
-
-template <class Each>
-void AccessLog::for_each(Ranges& ranges, std::uintptr_t begin, std::uintptr_t end, const Each& each) {
-  cut(ranges, begin);
-  cut(ranges, end);
-  for (auto range = ranges.lower_bound(begin); range != ranges.end() && range->first < end; ++range)
-    each(range->first, range->second);
+/// The place of the first range from this address on. None crosses it afterwards.
+std::size_t AccessLog::cut(Ranges& ranges, std::uintptr_t at) {
+  const auto after = std::lower_bound(ranges.begin(), ranges.end(), at, BeginsBefore());
+  const auto place = static_cast<std::size_t>(after - ranges.begin());
+  if (place == 0 || ranges[place - 1].end <= at) return place;
+  Range rest = ranges[place - 1];
+  rest.begin = at;
+  ranges[place - 1].end = at;
+  ranges.insert(after, std::move(rest));
+  return place;
 }
 
 void AccessLog::read(ConstBufferView view, const Task& task, const OrderClock& clock,
                      std::vector<OrderConflict>& found) {
   const auto begin = address_of(view);
-  const auto place = find(begin);
-  if (view.bytes == 0 || place == allocations_.end()) return;
+  auto* const allocation = find(begin);
+  if (view.bytes == 0 || allocation == nullptr) return;
   const auto end = begin + view.bytes;
-  auto& [memory, allocation] = *place;
-  const Search search{task, clock, memory, allocation.bytes, false, false, found};
-  auto& ranges = allocation.ranges;
-  auto untouched = begin;
-  std::vector<std::pair<std::uintptr_t, std::uintptr_t>> gaps;
-  for_each(ranges, begin, end, [&](std::uintptr_t first, Range& range) {
-    if (first > untouched) gaps.emplace_back(untouched, first);
+  const Search search{task, clock, allocation->begin, allocation->bytes, false, false, found};
+  auto& ranges = allocation->ranges;
+  auto place = cut(ranges, begin);
+  cut(ranges, end);
+  for (auto untouched = begin; untouched < end; ++place) {
+    const auto next = place < ranges.size() ? std::min(ranges[place].begin, end) : end;
+    if (untouched < next)
+      ranges.insert(ranges.begin() + static_cast<std::ptrdiff_t>(place), {untouched, next, {}, {}});
+    Range& range = ranges[place];
     untouched = range.end;
-    if (range.write) search.compare(*range.write, true, first, range.end);
+    if (range.write) search.compare(*range.write, true, range.begin, range.end);
     std::erase_if(range.reads, [&](const Task& earlier) { return clock.covers(earlier.moment); });
     range.reads.push_back(task);
-  });
-  if (untouched < end) gaps.emplace_back(untouched, end);
-  for (const auto& [first, last] : gaps) ranges[first] = {last, std::nullopt, {task}};
+  }
 }
 
 void AccessLog::write(ConstBufferView view, const Task& task, const OrderClock& clock,
                       std::vector<OrderConflict>& found) {
   const auto begin = address_of(view);
-  const auto place = find(begin);
-  if (view.bytes == 0 || place == allocations_.end()) return;
+  auto* const allocation = find(begin);
+  if (view.bytes == 0 || allocation == nullptr) return;
   const auto end = begin + view.bytes;
-  auto& [memory, allocation] = *place;
-  const Search search{task, clock, memory, allocation.bytes, true, false, found};
-  auto& ranges = allocation.ranges;
-  for_each(ranges, begin, end, [&](std::uintptr_t first, const Range& range) {
-    if (range.write) search.compare(*range.write, true, first, range.end);
-    for (const Task& earlier : range.reads) search.compare(earlier, false, first, range.end);
-  });
-  ranges.erase(ranges.lower_bound(begin), ranges.lower_bound(end));
-  ranges[begin] = {end, task, {}};
+  const Search search{task, clock, allocation->begin, allocation->bytes, true, false, found};
+  auto& ranges = allocation->ranges;
+  const auto first = cut(ranges, begin);
+  const auto last = cut(ranges, end);
+  for (auto place = first; place < last; ++place) search.compare(ranges[place]);
+  const auto at = [&](std::size_t place) { return ranges.begin() + static_cast<std::ptrdiff_t>(place); };
+  if (first == last)
+    ranges.insert(at(first), Range());
+  else
+    ranges.erase(at(first + 1), at(last));
+  Range& written = ranges[first];
+  written.begin = begin;
+  written.end = end;
+  written.write = task;
+  written.reads.clear();
 }
 
 void AccessLog::remove(ConstBufferView view, const Task& task, const OrderClock& clock,
                        std::vector<OrderConflict>& found) {
-  const auto place = allocations_.find(address_of(view));
-  if (place == allocations_.end()) return;
-  const auto& [memory, allocation] = *place;
-  const Search search{task, clock, memory, allocation.bytes, true, true, found};
-  for (const auto& [first, range] : allocation.ranges) {
-    if (range.write) search.compare(*range.write, true, first, range.end);
-    for (const Task& earlier : range.reads) search.compare(earlier, false, first, range.end);
-  }
-  allocations_.erase(place);
+  auto* const allocation = find(address_of(view));
+  if (allocation == nullptr || allocation->begin != address_of(view)) return;
+  const Search search{task, clock, allocation->begin, allocation->bytes, true, true, found};
+  for (const Range& range : allocation->ranges) search.compare(range);
+  allocations_.erase(allocations_.begin() + (allocation - allocations_.data()));
 }
 
 std::size_t AccessLog::ranges() const {
   std::size_t count = 0;
-  for (const auto& [memory, allocation] : allocations_) count += allocation.ranges.size();
+  for (const Allocation& allocation : allocations_) count += allocation.ranges.size();
   return count;
 }
 

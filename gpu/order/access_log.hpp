@@ -1,10 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gpu/buffer.hpp"
@@ -12,10 +11,10 @@
 
 namespace troupe::gpu {
 
-/// A task of a stream, or an access of the host.
+/// A task of a stream, or an access of the host. Both texts live as long as what is logged of it.
 struct TaskName {
-  std::string label;
-  std::string place;  ///< "stream update", "the host"
+  std::string_view label;
+  std::string_view place;  ///< "stream update", "the host"
 };
 
 /// Two accesses to the same bytes, of which one writes and neither is known to come first.
@@ -41,7 +40,7 @@ class AccessLog {
  public:
   struct Task {
     Moment moment;
-    std::shared_ptr<const TaskName> name;  ///< shared by all ranges that it touched
+    TaskName name;
   };
 
   /// Memory that nobody else has.
@@ -57,46 +56,53 @@ class AccessLog {
   void write(ConstBufferView range, const Task& task, const OrderClock& clock,
              std::vector<OrderConflict>& found);
 
-  /// The same bytes in fewer ranges: those that follow one another in one allocation become one. A rank that
-  /// exchanges a part with each of many others would otherwise have as many ranges.
-  template <class View>
-  std::vector<View> joined(const std::vector<View>& views) {
-    std::vector<View> found;
-    Allocations::iterator place = allocations_.end();
+  /// Calls `each` with the same bytes in fewer ranges: those that follow one another in one allocation become
+  /// one. A rank that exchanges a part with each of many others would otherwise have as many ranges.
+  template <class View, class Each>
+  void for_each_joined(const std::vector<View>& views, const Each& each) {
+    View joined;
+    const Allocation* place = nullptr;
     for (const View& view : views) {
       if (view.bytes == 0) continue;
-      if (!found.empty() && found.back().data + found.back().bytes == view.data && contains(place, view)) {
-        found.back().bytes += view.bytes;
-        continue;
+      if (joined.bytes > 0 && joined.data + joined.bytes == view.data) {
+        if (place == nullptr) place = find(reinterpret_cast<std::uintptr_t>(joined.data));
+        if (place != nullptr && place->contains(view)) {
+          joined.bytes += view.bytes;
+          continue;
+        }
       }
-      found.push_back(view);
-      if (&view != &views.back()) place = find(reinterpret_cast<std::uintptr_t>(view.data));
+      if (joined.bytes > 0) each(joined);
+      joined = view;
+      place = nullptr;
     }
-    return found;
+    if (joined.bytes > 0) each(joined);
   }
 
   std::size_t ranges() const;
 
  private:
   struct Range {
+    std::uintptr_t begin = 0;
     std::uintptr_t end = 0;
     std::optional<Task> write;
     std::vector<Task> reads;  ///< after the write, none of which is known to come before another
   };
-  using Ranges = std::map<std::uintptr_t, Range>;  ///< by begin; they do not overlap
+  using Ranges = std::vector<Range>;  ///< in ascending order; they do not overlap
   struct Allocation {
+    std::uintptr_t begin = 0;
     std::size_t bytes = 0;
     Ranges ranges;
+
+    bool contains(ConstBufferView view) const {
+      return reinterpret_cast<std::uintptr_t>(view.data) + view.bytes <= begin + bytes;
+    }
   };
-  using Allocations = std::map<std::uintptr_t, Allocation>;
 
-  Allocations::iterator find(std::uintptr_t address);
-  bool contains(Allocations::iterator place, ConstBufferView view) const;
-  static void cut(Ranges& ranges, std::uintptr_t at);
-  template <class Each>
-  static void for_each(Ranges& ranges, std::uintptr_t begin, std::uintptr_t end, const Each& each);
+  /// Null: the address is in none.
+  Allocation* find(std::uintptr_t address);
+  static std::size_t cut(Ranges& ranges, std::uintptr_t at);
 
-  Allocations allocations_;
+  std::vector<Allocation> allocations_;  ///< in ascending order
 };
 
 }  // namespace troupe::gpu

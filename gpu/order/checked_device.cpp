@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <map>
+#include <deque>
 #include <mutex>
 #include <set>
 #include <tuple>
@@ -37,20 +36,26 @@ class Book {
     std::vector<OrderConflict> found;
     {
       std::lock_guard lock(mutex_);
-      const AccessLog::Task task{moment, name("Buffer", kHost)};
+      const AccessLog::Task task{moment, {"Buffer", kHost}};
       log_.remove(memory, task, host.clock(), found);
     }
     tell(found);
   }
 
-  [[nodiscard]] std::vector<OrderConflict> touch(std::string_view label, const std::string& place,
+  /// A text that lives as long as the book.
+  std::string_view keep(std::string text) {
+    std::lock_guard lock(mutex_);
+    return kept_.emplace_back(std::move(text));
+  }
+
+  [[nodiscard]] std::vector<OrderConflict> touch(std::string_view label, std::string_view place,
                                                  const Accesses& accesses, Moment moment,
                                                  const OrderClock& clock) {
     std::vector<OrderConflict> found;
     std::lock_guard lock(mutex_);
-    const AccessLog::Task task{moment, name(label, place)};
-    for (const auto& range : log_.joined(accesses.reads)) log_.read(range, task, clock, found);
-    for (const auto& range : log_.joined(accesses.writes)) log_.write(range, task, clock, found);
+    const AccessLog::Task task{moment, {label, place}};
+    log_.for_each_joined(accesses.reads, [&](auto range) { log_.read(range, task, clock, found); });
+    log_.for_each_joined(accesses.writes, [&](auto range) { log_.write(range, task, clock, found); });
     return found;
   }
 
@@ -59,7 +64,8 @@ class Book {
       const auto& [earlier, later] = std::tie(conflict.earlier, conflict.later);
       {
         std::lock_guard lock(mutex_);
-        if (!told_.insert({earlier.label, earlier.place, later.label, later.place}).second) continue;
+        const Pair pair{earlier.label, earlier.place, later.label, later.place};
+        if (!told_.insert(pair).second) continue;
       }
       report_(conflict.sentence());
     }
@@ -68,19 +74,10 @@ class Book {
  private:
   using Pair = std::tuple<std::string, std::string, std::string, std::string>;
 
-  /// There are few, and each has many tasks.
-  std::shared_ptr<const TaskName> name(std::string_view label, std::string_view place) {
-    for (const auto& known : names_) {
-      if (known->label == label && known->place == place) return known;
-    }
-    names_.push_back(std::make_shared<const TaskName>(TaskName{std::string(label), std::string(place)}));
-    return names_.back();
-  }
-
   const OrderReport report_;
   std::mutex mutex_;  // guards all below
   AccessLog log_;
-  std::vector<std::shared_ptr<const TaskName>> names_;  // shared with the log
+  std::deque<std::string> kept_;
   std::set<Pair> told_;
 };
 
@@ -127,7 +124,7 @@ class CheckedStream final : public StreamQueue, public TaskOrder {
   CheckedStream(std::shared_ptr<Book> book, Stream stream, LineId line)
       : book_(std::move(book)),
         stream_(std::move(stream)),
-        place_(fmt::format("stream {}", stream_->name())),
+        place_(book_->keep(fmt::format("stream {}", stream_->name()))),
         line_(line) {}
   ~CheckedStream() override {
     // Before and after: what its tasks own is freed here.
@@ -217,7 +214,7 @@ class CheckedStream final : public StreamQueue, public TaskOrder {
 
   const std::shared_ptr<Book> book_;  // shared with all that belongs to the device
   Stream stream_;
-  const std::string place_;
+  const std::string_view place_;
   const LineId line_;
   std::shared_ptr<HostLine> callbacks_ = std::make_shared<HostLine>();  // shared with pending notifications
   std::mutex mutex_;                                                    // guards clock_

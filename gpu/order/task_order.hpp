@@ -15,8 +15,8 @@ struct Accesses {
   std::vector<BufferView> writes;
 };
 
-/// Is told what happens to memory, where a device checks the order of it: Device::order() is told of
-/// accesses of the host, as they happen, and StreamQueue::order() of each task before it is enqueued.
+/// Is told what happens to memory, where a device checks the order of it: Device::order() of accesses of the
+/// host, as they happen, and StreamQueue::order() of each task before it is enqueued. Labels outlive it.
 class TaskOrder {
  public:
   virtual ~TaskOrder() = default;

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstddef>
+#include <deque>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,8 +27,9 @@ class AccessLogTest : public testing::Test {
     auto& clock = clocks_[line];
     const Moment moment{line, clock.tick_of(line) + 1};
     clock.advance(moment);
-    const std::string place = line == kUpdate ? "stream update" : "stream communication";
-    return {moment, std::make_shared<const TaskName>(TaskName{std::move(label), place})};
+    return {
+        moment,
+        {labels_.emplace_back(std::move(label)), line == kUpdate ? "stream update" : "stream communication"}};
   }
   std::vector<OrderConflict> reading(LineId line, std::string label, std::size_t first, std::size_t bytes) {
     std::vector<OrderConflict> found;
@@ -45,6 +47,7 @@ class AccessLogTest : public testing::Test {
 
   std::array<std::byte, 64> memory_{};
   std::array<OrderClock, 4> clocks_;
+  std::deque<std::string> labels_;
   AccessLog log_;
 };
 
@@ -140,7 +143,8 @@ TEST_F(AccessLogTest, JoinsWhatFollowsInOneAllocation) {
   two.add(view(32, 16));
   const auto ranges = [&](const std::vector<BufferView>& views) {
     std::vector<std::pair<std::ptrdiff_t, std::size_t>> found;
-    for (const auto& one : two.joined(views)) found.emplace_back(one.data - memory_.data(), one.bytes);
+    two.for_each_joined(views,
+                        [&](BufferView one) { found.emplace_back(one.data - memory_.data(), one.bytes); });
     return found;
   };
 
@@ -189,7 +193,7 @@ TEST_F(AccessLogTest, AgreesWithALogOfBytesThatForgetsNothing) {
         bytes[i].push_back({moment, writes});
       }
       std::vector<OrderConflict> found;
-      const AccessLog::Task now{moment, std::make_shared<const TaskName>(TaskName{"task", "a stream"})};
+      const AccessLog::Task now{moment, {"task", "a stream"}};
       if (writes) {
         log.write({memory.data() + first, count}, now, clock, found);
       } else {
