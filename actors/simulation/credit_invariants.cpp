@@ -35,32 +35,47 @@ CreditInvariants::Watched& CreditInvariants::at(core::Rank rank) {
   return *watched;
 }
 
-void CreditInvariants::joined(core::Rank rank, const TrainingPlan& plan) {
+void CreditInvariants::joined(core::Rank rank, const TrainingPlan& plan, bool learns_order) {
   const auto place = static_cast<std::size_t>(rank.value);
   if (watched_.size() <= place) watched_.resize(place + 1);
-  watched_[place] = std::make_unique<Watched>(Watched{RankProgram(plan, rank)});
+  watched_[place] = std::make_unique<Watched>();
   auto& watched = *watched_[place];
-  const auto& program = watched.program;
-  watched.parameters.resize(
-      static_cast<std::size_t>(program.program().credits[static_cast<std::size_t>(core::Pool::parameters)]));
-  watched.gradients.resize(
-      static_cast<std::size_t>(program.program().credits[static_cast<std::size_t>(core::Pool::gradients)]));
-  watched.gradient_slots.assign(plan.inputs.units.size(), -1);
-  watched.launches.resize(program.launches().size());
-  watched.done.assign(watched.launches.size(), core::Step{-1});
-  read_program(watched);
+  auto program = program_of(plan, rank);
+  program.coordinates = {};  // the rest may be that of other ranks
+  const auto slots = [&](core::Pool pool) {
+    return static_cast<std::size_t>(program.credits[static_cast<std::size_t>(pool)]);
+  };
+  watched.parameters.resize(slots(core::Pool::parameters));
+  watched.gradients.resize(slots(core::Pool::gradients));
+  const auto known =
+      std::find_if(tables_.begin(), tables_.end(), [&](const auto& one) { return one.first == program; });
+  if (learns_order) {
+    watched.program.emplace(plan, rank);
+    watched.table = read(*watched.program);
+  } else if (known != tables_.end()) {
+    watched.table = known->second;
+  } else {
+    watched.table = read(RankProgram(plan, rank));
+    tables_.emplace_back(std::move(program), watched.table);
+  }
+  watched.streams.resize(watched.table->streams.size());
+  watched.done.assign(watched.table->launches.size(), core::Step{-1});
 }
 
 void CreditInvariants::learned(core::Rank rank) {
   auto& watched = at(rank);
-  watched.program.follow_order();
-  read_program(watched);
+  CHECK(watched.program.has_value(), "a trainer says when it joins that it learns the order");
+  watched.program->follow_order();
+  watched.table = read(*watched.program);
+  watched.program.reset();
 }
 
-void CreditInvariants::read_program(Watched& watched) {
-  const auto& program = watched.program;
-  watched.clock = program.clock();
-  watched.streams.assign(static_cast<std::size_t>(program.program().streams), {});
+std::shared_ptr<const CreditInvariants::Table> CreditInvariants::read(const RankProgram& program) {
+  Table table;
+  table.clock = program.clock();
+  table.streams.resize(static_cast<std::size_t>(program.program().streams));
+  table.launches.resize(program.launches().size());
+  table.gradient_slots.assign(static_cast<std::size_t>(program.program().unit_count()), -1);
   for (const auto number : program.sequence()) {
     const auto& planned = program.launch(number);
     const auto& entry = planned.entry;
@@ -73,28 +88,29 @@ void CreditInvariants::read_program(Watched& watched) {
                   .needed = planned.needed};
     launch.brings = !planned.is_verdict() && !planned.moves_gradients() && !planned.publishes();
     launch.publishes = !planned.is_verdict() && planned.publishes();
-    if (entry.takes) launch.until = watched.clock.at(entry.takes->point, planned.round);
-    if (launch.gives) watched.gradient_slots[static_cast<std::size_t>(launch.unit)] = launch.slot;
-    watched.streams[launch.stream].launches.push_back(core::place_of(number));
-    watched.launches[core::place_of(number)] = std::move(launch);
+    if (entry.takes) launch.until = table.clock.at(entry.takes->point, planned.round);
+    if (launch.gives) table.gradient_slots[static_cast<std::size_t>(launch.unit)] = launch.slot;
+    table.streams[launch.stream].push_back(core::place_of(number));
+    table.launches[core::place_of(number)] = std::move(launch);
   }
+  return std::make_shared<const Table>(std::move(table));
 }
 
 void CreditInvariants::uses(core::Rank rank, const TrainerPlace& place) {
   auto& watched = at(rank);
-  watched.passed = {place.step, watched.clock.at({place.phase, place.unit}, place.round) - 1};
+  watched.passed = {place.step, watched.table->clock.at({place.phase, place.unit}, place.round) - 1};
   check_read(rank, watched, place);
   if (place.phase == Phase::backward) take_gradients(rank, watched, place);
 }
 
 void CreditInvariants::leaves(core::Rank rank, const TrainerPlace& place) {
   auto& watched = at(rank);
-  watched.passed = {place.step, watched.clock.at({place.phase, place.unit}, place.round)};
+  watched.passed = {place.step, watched.table->clock.at({place.phase, place.unit}, place.round)};
 }
 
 void CreditInvariants::finishes(core::Rank rank, core::Step step) {
   auto& watched = at(rank);
-  watched.passed = {step, watched.clock.at({Phase::finish, 0}, 0)};
+  watched.passed = {step, watched.table->clock.at({Phase::finish, 0}, 0)};
 }
 
 void CreditInvariants::step_over(core::Rank rank, core::Step step) {
@@ -105,10 +121,10 @@ void CreditInvariants::step_over(core::Rank rank, core::Step step) {
     violate_(fmt::format("CR-1: after step {} rank {} has slot {} of the pool of gradients taken for unit {}",
                          step.value, rank.value, slot, user->unit));
   }
-  for (std::size_t i = 0; i < watched.launches.size(); ++i) {
-    if (!watched.launches[i].takes || watched.done[i] == step) continue;
+  for (std::size_t i = 0; i < watched.table->launches.size(); ++i) {
+    if (!watched.table->launches[i].takes || watched.done[i] == step) continue;
     violate_(fmt::format("CR-1: step {} of rank {} has ended, but {} has not taken and given back its slot",
-                         step.value, rank.value, watched.launches[i].name));
+                         step.value, rank.value, watched.table->launches[i].name));
   }
 }
 
@@ -125,7 +141,7 @@ void CreditInvariants::on_message(core::Rank rank, const messages::Envelope& env
                                        if (envelope.to.role != Role::conductor || done.failure.failed) return;
                                        const auto place = core::place_of(done.entry);
                                        watched.done[place] = done.step;
-                                       const auto& launch = watched.launches[place];
+                                       const auto& launch = watched.table->launches[place];
                                        if (launch.gives)
                                          watched.gradients[static_cast<std::size_t>(launch.slot)].reset();
                                      }});
@@ -136,47 +152,50 @@ void CreditInvariants::on_work(const messages::Address& who, const Work& work) {
   auto* watched = find(who.rank);
   if (launch == nullptr || watched == nullptr) return;
   follow(who.rank, *watched, *launch);
-  if (watched->launches[core::place_of(launch->entry)].brings) take(who.rank, *watched, *launch);
+  if (watched->table->launches[core::place_of(launch->entry)].brings) take(who.rank, *watched, *launch);
 }
 
 void CreditInvariants::follow(core::Rank rank, Watched& watched, const LaunchCollective& work) {
   const auto place = core::place_of(work.entry);
-  auto& cursor = watched.streams[watched.launches[place].stream];
+  const auto& launches = watched.table->launches;
+  auto& cursor = watched.streams[launches[place].stream];
+  const auto& stream = watched.table->streams[launches[place].stream];
   // A session may begin at any step; publications of a refused step are skipped.
   if (!cursor.step) cursor.step = work.step;
-  while (*cursor.step == watched.refused && watched.launches[cursor.launches[cursor.place]].publishes) {
-    if (++cursor.place < cursor.launches.size()) continue;
+  while (*cursor.step == watched.refused && launches[stream[cursor.place]].publishes) {
+    if (++cursor.place < stream.size()) continue;
     cursor.place = 0;
     cursor.step->value += 1;
   }
-  const auto expected = cursor.launches[cursor.place];
+  const auto expected = stream[cursor.place];
   if (expected != place || *cursor.step != work.step) {
     violate_(fmt::format(
         "CO-1: rank {} launches entry {}, {}, of step {}; its program has entry {}, {}, of step {}",
-        rank.value, place, watched.launches[place].name, work.step.value, expected,
-        watched.launches[expected].name, cursor.step->value));
+        rank.value, place, launches[place].name, work.step.value, expected, launches[expected].name,
+        cursor.step->value));
   }
-  if (++cursor.place < cursor.launches.size()) return;
+  if (++cursor.place < stream.size()) return;
   cursor.place = 0;
   cursor.step->value += 1;
 }
 
 void CreditInvariants::take(core::Rank rank, Watched& watched, const LaunchCollective& work) {
   const auto place = core::place_of(work.entry);
-  const auto& launch = watched.launches[place];
+  const auto& launch = watched.table->launches[place];
   auto& slot = watched.parameters[static_cast<std::size_t>(launch.slot)];
   if (launch.takes) {
     if (slot && slot->until > watched.passed) {
       violate_(fmt::format(
           "CR-1: rank {} launches {} of step {} into slot {} of the pool of parameters, which {} "
           "has until '{}' of step {}",
-          rank.value, launch.name, work.step.value, launch.slot, watched.launches[slot->launch].name,
-          core::describe(watched.clock.point(slot->until.second)), slot->until.first.value));
+          rank.value, launch.name, work.step.value, launch.slot, watched.table->launches[slot->launch].name,
+          core::describe(watched.table->clock.point(slot->until.second)), slot->until.first.value));
     }
     slot = ParameterSlot{place, {work.step, launch.until}};
     return;
   }
-  if (slot && watched.launches[slot->launch].unit == launch.unit && slot->until.first == work.step) return;
+  if (slot && watched.table->launches[slot->launch].unit == launch.unit && slot->until.first == work.step)
+    return;
   violate_(fmt::format(
       "CR-1: rank {} launches {} of step {} into slot {} of the pool of parameters, which its unit "
       "has not taken",
@@ -184,13 +203,13 @@ void CreditInvariants::take(core::Rank rank, Watched& watched, const LaunchColle
 }
 
 void CreditInvariants::check_read(core::Rank rank, const Watched& watched, const TrainerPlace& place) {
-  const auto at = watched.clock.at({place.phase, place.unit}, place.round);
-  for (std::size_t i = 0; i < watched.launches.size(); ++i) {
-    const auto& launch = watched.launches[i];
+  const auto at = watched.table->clock.at({place.phase, place.unit}, place.round);
+  for (std::size_t i = 0; i < watched.table->launches.size(); ++i) {
+    const auto& launch = watched.table->launches[i];
     if (!launch.brings || launch.needed != at) continue;
     const auto& slot = watched.parameters[static_cast<std::size_t>(launch.slot)];
     const bool is_there = watched.done[i] == place.step && slot &&
-                          watched.launches[slot->launch].unit == place.unit &&
+                          watched.table->launches[slot->launch].unit == place.unit &&
                           slot->until.first == place.step;
     if (is_there) continue;
     violate_(fmt::format("UG-1: rank {} reads in {}, but {} has not brought the unit", rank.value,
@@ -199,7 +218,7 @@ void CreditInvariants::check_read(core::Rank rank, const Watched& watched, const
 }
 
 void CreditInvariants::take_gradients(core::Rank rank, Watched& watched, const TrainerPlace& place) {
-  const int number = watched.gradient_slots[static_cast<std::size_t>(place.unit)];
+  const int number = watched.table->gradient_slots[static_cast<std::size_t>(place.unit)];
   if (number < 0) return;
   auto& slot = watched.gradients[static_cast<std::size_t>(number)];
   if (slot) {

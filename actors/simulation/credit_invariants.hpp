@@ -36,10 +36,11 @@ class CreditInvariants {
   /// `violate` takes a whole sentence that begins with the invariant's name.
   explicit CreditInvariants(std::function<void(std::string)> violate) : violate_(std::move(violate)) {}
 
-  /// What the rank's trainer reports: that it has joined with this plan; that from now on it reads a unit's
+  /// What the rank's trainer reports: that it has joined with this plan, whose order of units it may have to
+  /// learn; that from now on it reads a unit's
   /// parameters, and in backward writes its gradients; that it no longer does so; that it has no lane left in
   /// the step; and that the step has ended.
-  void joined(core::Rank rank, const TrainingPlan& plan);
+  void joined(core::Rank rank, const TrainingPlan& plan, bool learns_order = false);
   /// Reports that the plan's order of units was learned, before the first step.
   void learned(core::Rank rank);
   void uses(core::Rank rank, const TrainerPlace& place);
@@ -76,16 +77,20 @@ class CreditInvariants {
   };
   /// What a stream launches next.
   struct Cursor {
-    std::vector<std::size_t> launches;
     std::size_t place = 0;
     std::optional<core::Step> step;  ///< empty before the first launch
   };
-  struct Watched {
-    RankProgram program;  ///< its plan lives as long as the rank's trainer
+  /// What a program says.
+  struct Table {
     core::StepClock clock{0, 0};
-    std::vector<Launch> launches{};
+    std::vector<Launch> launches;
+    std::vector<std::vector<std::size_t>> streams;  ///< launches, in order
+    std::vector<int> gradient_slots;                ///< by unit; -1: the unit has memory of its own
+  };
+  struct Watched {
+    std::shared_ptr<const Table> table;    // shared by all ranks with the program
+    std::optional<RankProgram> program{};  ///< while its order is to be learned: lives as long as its plan
     std::vector<Cursor> streams{};
-    std::vector<int> gradient_slots{};  ///< by unit; -1: the unit has memory of its own
     std::vector<std::optional<ParameterSlot>> parameters{};
     std::vector<std::optional<GradientSlot>> gradients{};
     std::vector<core::Step> done{};  ///< per launch, the last step in which it completed
@@ -93,7 +98,7 @@ class CreditInvariants {
     core::Step refused{-1};
   };
 
-  static void read_program(Watched& watched);
+  static std::shared_ptr<const Table> read(const RankProgram& program);
   void follow(core::Rank rank, Watched& watched, const LaunchCollective& launch);
   void take(core::Rank rank, Watched& watched, const LaunchCollective& work);
   void check_read(core::Rank rank, const Watched& watched, const TrainerPlace& place);
@@ -105,6 +110,7 @@ class CreditInvariants {
   Watched& at(core::Rank rank);
 
   std::vector<std::unique_ptr<Watched>> watched_;  ///< by rank
+  std::vector<std::pair<core::Program, std::shared_ptr<const Table>>> tables_;
 };
 
 }  // namespace troupe::actors

@@ -66,7 +66,7 @@ class TinyTrainer {
     for (const auto p : parameters()) parameters_of_[unit_of(p)].push_back(p);
     const auto& backward = order().backward;
     backward_ = backward.empty() ? std::vector(forward_.rbegin(), forward_.rend()) : layers_of(backward);
-    if (witness_ != nullptr) witness_->joined(session_.rank(), session_.plan());
+    if (witness_ != nullptr) witness_->joined(session_.rank(), session_.plan(), !options.learned.empty());
   }
 
   core::Result<void> initialise() {
