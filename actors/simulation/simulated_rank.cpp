@@ -36,21 +36,7 @@ struct SimulatedRank::Part final : EffectSink {
 
   SimulatedRank& rank;
   RoleHost host;
-  struct Posted {
-    messages::Envelope envelope;
-    gpu::Past past;
-  };
-  std::vector<Posted> mailbox;  ///< those from `next` on are to be handled
-  std::size_t next = 0;
-
-  bool is_idle() const { return next == mailbox.size(); }
-  Posted take() {
-    Posted first = std::move(mailbox[next++]);
-    if (!is_idle()) return first;
-    mailbox.clear();
-    next = 0;
-    return first;
-  }
+  Mailboxes::Mailbox mailbox;
   bool scheduled = false;
   std::string_view state;  ///< after the last message
 };
@@ -217,7 +203,7 @@ void SimulatedRank::deliver(messages::Envelope envelope) {
   auto* found = find(envelope.to);
   if (found == nullptr) return;
   auto& part = *found;
-  part.mailbox.push_back({std::move(envelope), gpu::HostLine::current().past()});
+  surroundings_.mailboxes->push(part.mailbox, std::move(envelope), gpu::HostLine::current().past());
   if (part.scheduled) return;
   part.scheduled = true;
   surroundings_.loop.schedule(delays_.up_to(surroundings_.mailbox_delay), "message",
@@ -226,11 +212,12 @@ void SimulatedRank::deliver(messages::Envelope envelope) {
 
 void SimulatedRank::run_one_message(Part& part) {
   part.scheduled = false;
-  if (dead_ || closed_ || part.is_idle()) return;
-  const auto [envelope, past] = part.take();
-  surroundings_.loop.note(messages::name_of(envelope.body));
-  run(part, [&part, &envelope = envelope, &past = past] { part.host.receive(envelope, past); });
-  if (part.is_idle() || part.scheduled) return;
+  if (dead_ || closed_ || part.mailbox.is_empty()) return;
+  const auto& posted = *part.mailbox.first;
+  surroundings_.loop.note(messages::name_of(posted.envelope.body));
+  run(part, [&] { part.host.receive(posted.envelope, posted.past); });
+  surroundings_.mailboxes->pop(part.mailbox);
+  if (part.mailbox.is_empty() || part.scheduled) return;
   part.scheduled = true;
   surroundings_.loop.schedule(delays_.up_to(surroundings_.mailbox_delay), "message",
                               [this, &part] { run_one_message(part); });

@@ -9,6 +9,7 @@
 
 #include "actors/shell/rank_world.hpp"
 #include "actors/simulation/fiber.hpp"
+#include "actors/simulation/mailboxes.hpp"
 #include "actors/world/network.hpp"
 #include "actors/world/random.hpp"
 #include "actors/world/simulation/event_loop.hpp"
@@ -27,7 +28,8 @@ struct SimulatedSurroundings {
   gpu::SimulatedFabric& fabric;
   InvariantMonitor& monitor;
   std::uint64_t seed = 0;
-  Storage* storage = nullptr;  ///< shared by all ranks; null: no checkpoints
+  Storage* storage = nullptr;            ///< shared by all ranks; null: no checkpoints
+  std::shared_ptr<Mailboxes> mailboxes;  ///< shared by all ranks
   /// One per rank; empty: no local copies.
   std::vector<Storage*> local_storages = {};
   /// A job of the I/O worker takes up to this long.

@@ -47,6 +47,7 @@ void Simulation::add_ranks(const std::vector<SimulatedProcess*>& processes) {
                                      monitor_,
                                      options_.seed,
                                      options_.storage,
+                                     std::make_shared<Mailboxes>(),
                                      options_.local_storages,
                                      options_.io_delay,
                                      options_.local_io_delays};
