@@ -187,12 +187,18 @@ class ChaosLeader final : public Gang, public std::enable_shared_from_this<Chaos
     std::int64_t step = -1;
   };
 
+  struct Guest {
+    std::shared_ptr<LauncherLink> link;
+    int watch = 0;
+  };
+
+  int watch(const std::shared_ptr<LauncherLink>& link);
+  void close(const std::shared_ptr<LauncherLink>& link);
   void take_back(const NodeAdmission::Joined& joined, const std::shared_ptr<LauncherLink>& link);
   void call_for_the_last();
   void all_are_here();
   void attach(int node, const std::shared_ptr<LauncherLink>& link);
   void refuse(const std::shared_ptr<LauncherLink>& link, bool may_try_again);
-  void close(Node& node);
   void lose(int node);
   void give_up(int exit_code);
   int node_with(const LauncherLink* link) const;
@@ -224,7 +230,7 @@ class ChaosLeader final : public Gang, public std::enable_shared_from_this<Chaos
   std::deque<std::function<void()>> waiting_;
   std::deque<std::function<void()>> outgoing_;
   std::optional<NodeAdmission> admission_;
-  std::map<int, std::shared_ptr<LauncherLink>> guests_;  ///< by number in the table
+  std::map<int, Guest> guests_;  ///< by number in the table
   std::vector<Node> nodes_;
   std::optional<NodeAgentShell> agent_;
   std::shared_ptr<HostFiles> files_ = std::make_shared<HostFiles>();

@@ -1,4 +1,6 @@
 // The model of the launcher of node 0: how the others come, and are lost.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -26,13 +28,12 @@ void ChaosLeader::die(bool with_host) {
   is_alive_ = false;
   clock_.stop();
   for (const auto& [id, guest] : guests_) {
-    Node closing;
-    closing.link = guest;
-    if (!with_host) close(closing);
+    world_.links.unwatch(guest.watch);
+    if (!with_host) close(guest.link);
   }
   for (Node& node : nodes_) {
     if (!node.link) continue;
-    if (!with_host) close(node);
+    if (!with_host) close(node.link);
     world_.links.unwatch(node.watch);
     node.link.reset();
   }
@@ -48,9 +49,9 @@ void ChaosLeader::take_apart() {
   guests_.clear();
 }
 
-void ChaosLeader::close(Node& node) {
-  node.link->is_open_at_leader = false;
-  world_.links.send(0, node.link->host, [link = node.link] {
+void ChaosLeader::close(const std::shared_ptr<LauncherLink>& link) {
+  link->is_open_at_leader = false;
+  world_.links.send(0, link->host, [link] {
     const auto follower = link->follower.lock();
     if (follower && follower->is_alive()) follower->lost(link.get());
   });
@@ -78,7 +79,7 @@ void ChaosLeader::hello(const std::shared_ptr<LauncherLink>& link, const Launche
   if (const auto* refusal = std::get_if<NodeAdmission::Refusal>(&answer)) {
     refuse(link, refusal->may_try_again);
   } else if (const auto* guest = std::get_if<NodeAdmission::Guest>(&answer)) {
-    guests_[guest->id] = link;
+    guests_[guest->id] = {link, watch(link)};
     admission_->are_all_here() ? all_are_here() : call_for_the_last();
   } else if (const auto* joined = std::get_if<NodeAdmission::Joined>(&answer)) {
     take_back(*joined, link);
@@ -87,6 +88,9 @@ void ChaosLeader::hello(const std::shared_ptr<LauncherLink>& link, const Launche
 
 void ChaosLeader::refuse(const std::shared_ptr<LauncherLink>& link, bool may_try_again) {
   world_.say("host {} is refused{}", link->host, may_try_again ? " for now" : "");
+  // There is one launcher per host, and a place for each.
+  if (!may_try_again && !is_over_)
+    world_.monitor.violate("L7", fmt::format("the launcher of host {} is refused for good", link->host));
   world_.links.send(0, link->host, [link, may_try_again] {
     const auto follower = link->follower.lock();
     if (follower && follower->is_alive() && link->is_open_at_follower) follower->refused(may_try_again);
@@ -119,7 +123,9 @@ void ChaosLeader::all_are_here() {
   nodes_.resize(static_cast<std::size_t>(admission_->table().size()));
   const auto guests = std::exchange(guests_, {});
   for (const auto& each : admission_->table().members()) {
-    if (each.id != 0) attach(each.node, guests.at(each.id));
+    if (each.id == 0) continue;
+    world_.links.unwatch(guests.at(each.id).watch);
+    attach(each.node, guests.at(each.id).link);
   }
   const auto& setup = world_.setup;
   world_.keeps_processes = setup.in_place && admission_->can_mend(setup.max_restarts);
@@ -140,20 +146,26 @@ void ChaosLeader::all_are_here() {
   is_adopting_ = false;
 }
 
+/// A connection of which nothing is heard is lost.
+int ChaosLeader::watch(const std::shared_ptr<LauncherLink>& link) {
+  return world_.links.watch(link->host, 0, [this, self = weak_from_this(), of = std::weak_ptr(link)] {
+    const auto alive = self.lock();
+    if (!alive) return;
+    act([this, of] {
+      const auto lost_link = of.lock();
+      if (!lost_link || !lost_link->is_open_at_leader) return;
+      close(lost_link);
+      lost(lost_link.get());
+    });
+  });
+}
+
 void ChaosLeader::attach(int node, const std::shared_ptr<LauncherLink>& link) {
   world_.say("host {} is node {}", link->host, node);
   auto& of = nodes_[static_cast<std::size_t>(node)];
   of.link = link;
   of.host = link->host;
-  of.watch = world_.links.watch(link->host, 0, [this, self = weak_from_this(), of = link.get()] {
-    const auto alive = self.lock();
-    if (!alive) return;
-    act([this, of] {
-      const int lost_node = node_with(of);
-      if (lost_node > 0) close(nodes_[static_cast<std::size_t>(lost_node)]);
-      lost(of);
-    });
-  });
+  of.watch = watch(link);
   tell(of, [node, first = first_slot(node)](ChaosFollower& to) { to.welcomed(node, first); });
 }
 
@@ -194,8 +206,9 @@ void ChaosLeader::cleared(int host, core::Epoch epoch) {
 
 void ChaosLeader::lost(const LauncherLink* link) {
   const auto guest =
-      std::ranges::find_if(guests_, [&](const auto& each) { return each.second.get() == link; });
+      std::ranges::find_if(guests_, [&](const auto& each) { return each.second.link.get() == link; });
   if (guest != guests_.end()) {
+    world_.links.unwatch(guest->second.watch);
     admission_->leave(guest->first);
     guests_.erase(guest);
     return call_for_the_last();
@@ -212,7 +225,7 @@ void ChaosLeader::reset_connections(int host) {
     return link && link->host == host && (!follower || !follower->is_alive());
   };
   for (const auto& [id, guest] : guests_) {
-    if (is_dead(guest)) dead.push_back(guest.get());
+    if (is_dead(guest.link)) dead.push_back(guest.link.get());
   }
   for (const Node& each : nodes_) {
     if (is_dead(each.link)) dead.push_back(each.link.get());

@@ -133,7 +133,7 @@ class Draw {
   ChaosSchedule schedule() {
     job();
     if (one_in(60)) return split();
-    if (one_in(30) && bounds_.nodes > 2) return returns();
+    if (one_in(20) && bounds_.nodes > 2) return returns();
     const auto kinds = kinds_switched_on();
     const int count = 1 + below(bounds_.faults);
     auto& faults = schedule_.faults;
@@ -210,7 +210,7 @@ class Draw {
   ChaosSchedule returns() {
     auto& job = schedule_.setup;
     job.nodes = 3 + below(bounds_.nodes - 2);
-    job.fewest_nodes = one_in(4) ? 0 : 1 + below(job.nodes - 1);
+    job.fewest_nodes = one_in(2) ? 0 : 1 + below(job.nodes - 1);
     job.fewest_ranks = one_in(2) ? 0 : 1 + below(job.ranks);
     job.lanes = job.nodes * job.ranks;
     job.in_place = job.journal = true;
@@ -223,11 +223,11 @@ class Draw {
     };
     constexpr std::array kWays{ChaosKind::kill_launcher, ChaosKind::kill_node, ChaosKind::cut_link};
     for (int host = 1; host < job.nodes; ++host) {
-      if (one_in(3)) continue;
-      schedule_.faults.push_back({.kind = kWays[static_cast<std::size_t>(below(3))],
-                                  .target = host,
-                                  .at = at + std::chrono::milliseconds(below(8'000)),
-                                  .lasts = outage()});
+      for (int times = below(3); times > 0; --times)
+        schedule_.faults.push_back({.kind = kWays[static_cast<std::size_t>(below(3))],
+                                    .target = host,
+                                    .at = at + std::chrono::milliseconds(below(8'000)),
+                                    .lasts = outage()});
     }
     schedule_.faults.push_back({.kind = one_in(2) ? ChaosKind::kill_leader : ChaosKind::kill_node,
                                 .at = at + std::chrono::milliseconds(below(8'000)),

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/errors.hpp"
+
 namespace troupe::actors {
 
 NodeAdmission::NodeAdmission(Terms terms, LauncherHello own, std::string address,
@@ -17,13 +19,26 @@ NodeAdmission::Answer NodeAdmission::admit(LauncherHello hello, const std::strin
                                            std::chrono::nanoseconds now) {
   if (!hello.job.empty() && hello.job != terms_.job)
     return Refusal{fmt::format("here is another job, {}", terms_.job)};
-  return has_begun_ ? take_back(std::move(hello), address, now) : take_in(std::move(hello), address);
+  const auto instance = hello.instance;
+  auto answer =
+      has_begun_ ? take_back(std::move(hello), address, now) : take_in(std::move(hello), address, now);
+  if (!std::holds_alternative<Refusal>(answer)) too_many_.erase(instance);
+  return answer;
 }
 
-NodeAdmission::Answer NodeAdmission::take_in(LauncherHello hello, const std::string& address) {
+NodeAdmission::Answer NodeAdmission::take_in(LauncherHello hello, const std::string& address,
+                                             std::chrono::nanoseconds now) {
+  const auto instance = hello.instance;
   const auto id = table_.add(std::move(hello), address);
-  if (!id) return Refusal{id.error().message};
-  return Guest{*id};
+  if (id) return Guest{*id};
+  const bool is_taken = id.error().code == core::Errc::already_exists;
+  return Refusal{id.error().message, is_taken && may_be_free_soon(instance, now)};
+}
+
+/// It may be there for one whose loss is not noticed yet.
+bool NodeAdmission::may_be_free_soon(const std::string& instance, std::chrono::nanoseconds now) {
+  const auto first = too_many_.try_emplace(instance, now).first->second;
+  return now < first + terms_.loss_noticed;
 }
 
 bool NodeAdmission::are_all_here() const {
@@ -58,11 +73,9 @@ NodeAdmission::Answer NodeAdmission::take_back(LauncherHello hello, const std::s
     return Joined{table_.size() - 1, true};
   }
   if (!is_known) {
-    // It may be there for one whose loss is not noticed yet.
-    const auto first = too_many_.try_emplace(hello.instance, now).first->second;
     return Refusal{fmt::format("{} comes too late or is one too many: the job runs on its {} nodes, {}",
                                hello.host, table_.size(), table_.present()),
-                   now < first + terms_.loss_noticed};
+                   may_be_free_soon(hello.instance, now)};
   }
   if (is_here(node) && member(node).hello.instance == hello.instance) return Reconnected{node};
   if (is_here(node))

@@ -77,8 +77,9 @@ class NodeAdmission {
   JobRecord record(JobRecord record, int generation, const NodeAgentMachine& agent) const;
 
  private:
-  Answer take_in(LauncherHello hello, const std::string& address);
+  Answer take_in(LauncherHello hello, const std::string& address, std::chrono::nanoseconds now);
   Answer take_back(LauncherHello hello, const std::string& address, std::chrono::nanoseconds now);
+  bool may_be_free_soon(const std::string& instance, std::chrono::nanoseconds now);
   bool is_here(int node) const { return is_present_[static_cast<std::size_t>(node)]; }
   const NodeTable::Member& member(int node) const { return table_.members()[static_cast<std::size_t>(node)]; }
 

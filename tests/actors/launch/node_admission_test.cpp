@@ -12,6 +12,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using Guest = NodeAdmission::Guest;
 using Joined = NodeAdmission::Joined;
 using Refusal = NodeAdmission::Refusal;
 using std::chrono::seconds;
@@ -48,7 +49,7 @@ T answered(NodeAdmission::Answer answer) {
 /// A job of two nodes, of two or up to three.
 NodeAdmission begun(int nodes, int fewest) {
   auto admission = admission_of(nodes, fewest);
-  EXPECT_TRUE(std::holds_alternative<NodeAdmission::Guest>(admission.admit(hello_of("n1"), "10.0.0.2", {})));
+  EXPECT_TRUE(std::holds_alternative<Guest>(admission.admit(hello_of("n1"), "10.0.0.2", {})));
   EXPECT_EQ(admission.are_all_here(), nodes == 2);
   admission.begin();
   return admission;
@@ -100,6 +101,20 @@ TEST(NodeAdmission, OneTooManyTriesUntilLossesWouldBeNoticed) {
   EXPECT_FALSE(may_try_again(16));
 }
 
+TEST(NodeAdmission, LauncherMayComeBackBeforeTheJobBegins) {
+  auto admission = admission_of(3, 3);
+  const auto first = answered<Guest>(admission.admit(hello_of("first", 1), "10.0.0.2", seconds(10)));
+  const auto refused = [&](int second) {
+    return answered<Refusal>(admission.admit(hello_of("again", 1), "10.0.0.2", seconds(second)));
+  };
+
+  EXPECT_TRUE(refused(10).may_try_again);
+  EXPECT_FALSE(refused(16).may_try_again) << "two launchers were given one node rank";
+  admission.leave(first.id);
+  answered<Guest>(admission.admit(hello_of("again", 1), "10.0.0.2", seconds(17)));
+  EXPECT_TRUE(refused(90).may_try_again) << "that was another time";
+}
+
 TEST(NodeAdmission, RefusesLaunchersOfOtherJobsAndSizes) {
   auto admission = begun(2, 2);
   auto stranger = back_of("n1", 1);
@@ -117,7 +132,7 @@ TEST(NodeAdmission, NextLauncherGoesOnWithNodesThatKeptProcesses) {
   const auto adopted = [&](const LauncherHello& hello) {
     auto admission = admission_of(3, 1, before);
     EXPECT_FALSE(admission.are_all_here());
-    answered<NodeAdmission::Guest>(admission.admit(hello, "10.0.0.2", {}));
+    answered<Guest>(admission.admit(hello, "10.0.0.2", {}));
     EXPECT_TRUE(admission.are_all_here()) << "as many as there were";
     admission.begin();
     const auto config = admission.agent_config({});
