@@ -120,8 +120,9 @@ class HostilePeer : public ::testing::Test {
   void say(const Forged& forged) {
     std::vector<std::byte> bytes;
     auto put = [&bytes](int value) { bytes.push_back(static_cast<std::byte>(value)); };
-    for (int value : {0x96, 6, forged.tag, 6, 0x93, forged.from_rank, static_cast<int>(forged.from), 0, 0x93,
-                      0, static_cast<int>(forged.to), 0}) {
+    for (int value :
+         {0x96, static_cast<int>(messages::kProtocolVersion), forged.tag, 6, 0x93, forged.from_rank,
+          static_cast<int>(forged.from), 0, 0x93, 0, static_cast<int>(forged.to), 0}) {
       put(value);
     }
     for (int value : forged.body) put(value);
