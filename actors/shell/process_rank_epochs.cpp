@@ -52,7 +52,9 @@ void ProcessRank::declare(Membership::State state) {
   if (!state_->files) return;
   if (const auto told = state_->files->declare_membership({epoch(), state}); !told)
     log(Subsystem::session).say(LogLevel::warning, told.error().message);
-  if (state == Membership::State::training && state_->environment.local_rank == 0)
+  if (state != Membership::State::training) return;
+  gpu::ReadyHostMemory().keep(0);  // what was ready for a spare whose rank has less
+  if (state_->environment.local_rank == 0)
     core::disregard(state_->files->tell_memory(gpu::large_host_memory()), "spares do without");
 }
 
