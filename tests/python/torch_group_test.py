@@ -140,6 +140,15 @@ def every_form_of_memory():
         for tensor in several:
             dist.all_reduce(tensor)
     assert all(tensor.eq(size).all() for tensor in several)
+    for goes_on in (False, True):
+        gathered = [torch.zeros(2 * length * size)[::step] for length, step in ((1, 2), (3, 1), (1000, 2))]
+        with dist._coalescing_manager(async_ops=goes_on) as manager:
+            for tensor in gathered:
+                dist.all_gather_into_tensor(tensor, torch.full((len(tensor) // size,), float(rank)))
+        if goes_on:
+            manager.wait()
+        assert all(torch.equal(tensor, torch.arange(size).float().repeat_interleave(len(tensor) // size))
+                   for tensor in gathered)
 
     for dtype in (torch.int64, torch.bool):  # one tensor each, which is written whole, and nothing beside it
         around = torch.zeros(3 * size + 2, dtype=dtype)
@@ -298,6 +307,17 @@ def aborted():
     return 0.0, "rank 0 aborted"
 
 
+def has_ended():
+    dist.init_process_group("troupe")
+    dist.all_reduce(torch.ones(3))
+    dist.group.WORLD._get_backend(torch.device("cpu")).shutdown()
+    try:
+        dist.all_reduce(torch.ones(3))
+        return "nothing failed"
+    except RuntimeError as error:
+        return str(error)
+
+
 class Values(unittest.TestCase):
     def test_of_every_reduction_and_dtype_are_exact(self):
         over(3, every_reduction)
@@ -366,6 +386,10 @@ class Failures(unittest.TestCase):
                 text, beyond = found
                 self.assertEqual(beyond, 0)
                 self.assertIn(f"the receive of {4 * taken} bytes with tag 0, which the other side sends alike", text)
+
+    def test_a_group_that_has_ended_runs_nothing(self):
+        for text in ranks.results(2, has_ended):
+            self.assertIn("the group is NULL", text)
 
     def test_an_abort_ends_what_runs(self):
         seconds, text = ranks.results(2, aborted)[0]

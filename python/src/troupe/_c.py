@@ -85,6 +85,12 @@ class Collective(ctypes.Structure):
                 ("output_counts", POINTER(c_size_t)), ("milliseconds", c_int64)]
 
 
+class Request(ctypes.Structure):
+    """A collective with its pieces: none of C's own."""
+
+    _fields_ = [("given", Piece), ("taken", Piece), ("asked", Collective)]
+
+
 Fill = ctypes.CFUNCTYPE(None, c_int64, POINTER(c_float), c_size_t, c_void_p)
 Launch = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import socket
-import threading
+import struct
 import weakref
 from datetime import timedelta
 from typing import Any, Optional, Protocol, Sequence
@@ -85,15 +85,24 @@ def _counts(counts: Optional[Sequence[int]]) -> Any:
 
 
 class _Request:
-    """A collective with up to one piece of memory to read and one to write, which calls fill in one after another."""
+    """A collective with up to one piece of memory to read and one to write. What calls differ in lies together, so that
+    one call of fill() writes all of it: the two pieces, then kind, dtype, reduction and root."""
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        given, taken = (_c.Piece * 1)(), (_c.Piece * 1)()
-        self.given, self.taken, self.error = given[0], taken[0], _c.CError()
-        self.asked = _c.Collective(inputs=given, outputs=taken)
-        self.pointers = ctypes.byref(self.asked), None, ctypes.byref(self.error)
-        self.run = _c.library().troupe_peers_run
+    fill = struct.Struct("@PNPNiiii").pack_into
+
+    def __init__(self, handle: ctypes.c_void_p) -> None:
+        self.memory, self.error = _c.Request(), _c.CError()
+        asked = self.memory.asked
+        asked.inputs, asked.outputs = ctypes.pointer(self.memory.given), ctypes.pointer(self.memory.taken)
+        asked.input_pieces = asked.output_pieces = 1
+        self.milliseconds = 0
+        self.arguments = handle, ctypes.byref(asked), None, ctypes.byref(self.error)
+
+    def limit(self, milliseconds: int) -> None:
+        self.memory.asked.milliseconds = self.milliseconds = milliseconds
+
+    def failure(self, status: int) -> Error:
+        return Error(status, self.error.message.decode(errors="replace"))
 
 
 class Message:
@@ -137,7 +146,9 @@ class Peers:
             raise error from (failures[0] if failures else None)
         if beside is None:
             _beside = weakref.ref(self)
-        self._request = _Request()
+        # Those that no call is using.
+        self._requests = [_Request(self._handle)]
+        self._run_in_c = _c.library().troupe_peers_run
 
     def run(self, kind: int, dtype: int, inputs: Sequence[Piece], outputs: Sequence[Piece], milliseconds: int, *,
             reduction: int = _c.SUM, root: int = 0, input_counts: Optional[Sequence[int]] = None,
@@ -152,26 +163,21 @@ class Peers:
         _c.call("peers_run", self._handle, ctypes.byref(asked), ctypes.byref(posted))
         return posted.value
 
-    def run_one(self, kind: int, dtype: int, reduction: int, root: int, given: Piece, taken: Piece,
-                milliseconds: int) -> None:
-        """Like run() in this thread, with at most one piece to read and one to write; where there is none, both its numbers
-        are 0. A tenth of what run() costs."""
-        request = self._request
-        if not request.lock.acquire(blocking=False):  # another thread is in here
-            self.run(kind, dtype, [given], [taken] if taken[0] else [], milliseconds, reduction=reduction, root=root)
-            return
+    def run_one(self, kind: int, dtype: int, reduction: int, root: int, given: int, given_count: int, taken: int,
+                taken_count: int, milliseconds: int) -> None:
+        """Like run() in this thread, with at most one piece to read and one to write, each an address and its elements;
+        where there is none, both are 0. Makes no objects that calls before have made."""
         try:
-            asked = request.asked
-            asked.kind, asked.dtype, asked.reduction, asked.root, asked.milliseconds = (
-                kind, dtype, reduction, root, milliseconds)
-            request.given.data, request.given.count = given
-            request.taken.data, request.taken.count = taken
-            asked.input_pieces, asked.output_pieces = given[0] != 0, taken[0] != 0
-            status = request.run(self._handle, *request.pointers)
-            if status != 0:
-                raise Error(status, request.error.message.decode(errors="replace"))
-        finally:
-            request.lock.release()
+            request = self._requests.pop()
+        except IndexError:  # other threads are in here
+            request = _Request(self._handle)
+        if request.milliseconds != milliseconds:
+            request.limit(milliseconds)
+        request.fill(request.memory, 0, given, given_count, taken, taken_count, kind, dtype, reduction, root)
+        status = self._run_in_c(*request.arguments)
+        self._requests.append(request)
+        if status != 0:
+            raise request.failure(status)
 
     def wait(self, posted: int, milliseconds: int) -> None:
         _c.call("peers_wait", self._handle, posted, milliseconds)
@@ -202,6 +208,7 @@ class Peers:
         global _beside  # pylint: disable=global-statement
         if _beside is not None and _beside() is self:
             _beside = None
-        handle, self._handle = self._handle, ctypes.c_void_p()
+        handle = ctypes.c_void_p(self._handle.value)
+        self._handle.value = None  # that of the requests too
         _c.value("peers_free", handle)
 

@@ -37,6 +37,9 @@ REDUCTIONS = {
 # Booleans stay 0 or 1: a sum is true if one of them is, a product if all are.
 OF_BOOLEANS = {_c.SUM: _c.MAX, _c.PRODUCT: _c.MIN}
 _UNSET: Any = timedelta(milliseconds=-1)  # the timeout of options that have none
+_STRIDED, _SUM = torch.strided, _OPS.SUM
+# An operation that was over when its call returned has no Work, which torch.distributed would wait for.
+Work = Optional[c10d.Work]
 
 
 class Memory:
@@ -91,7 +94,6 @@ class Backend(c10d.Backend):
         self._under_way: set[Pending] = set()
         self._lock = threading.Lock()
         self.follower = Follower()
-        self._done = Completed([])
         name = re.sub(r"[^A-Za-z0-9_-]", "-", group)[-60:] or "group"
         at = store
         while isinstance(at, c10d.PrefixStore):
@@ -142,7 +144,7 @@ class Backend(c10d.Backend):
 
     # ---- What all operations have in common. ----
 
-    def _run(self, kind: int, given: Memory, taken: Memory, opts: Any, **more: Any) -> c10d.Work:
+    def _run(self, kind: int, given: Memory, taken: Memory, opts: Any, **more: Any) -> Work:
         """Runs it now if the caller waits for it anyway; otherwise in the group's own thread."""
         self._sequence += 1
         milliseconds = milliseconds_of(getattr(opts, "timeout", None), self.timeout_ms)
@@ -162,40 +164,39 @@ class Backend(c10d.Backend):
             self._note(error)
             raise translated(error) from None
         taken.spread()
-        return Completed(taken.tensors or given.tensors)
+        return None
 
     def _at_once(self, kind: int, given: Optional[torch.Tensor], taken: Optional[torch.Tensor], opts: Any, *,
-                 reduces: bool = False, root: int = 0) -> Optional[c10d.Work]:
-        """Most calls wait, and read and write a plain tensor each: they take no longer here than in PyTorch, because
-        nothing is made anew for them. None: this one is different."""
-        if getattr(opts, "asyncOp", True):
-            return None
-        given_at = taken_at = (0, 0)
+                 reduces: bool = False, root: int = 0) -> bool:
+        """Most calls wait, and read and write a plain tensor each: then it runs here, with few steps and nothing made
+        anew, as these are a good part of a small operation's time. False: this one is different."""
+        if opts.asyncOp:
+            return False
+        given_at = given_count = taken_at = taken_count = 0
         dtype = None
-        for tensor in (given, taken):
-            if tensor is None:
-                continue
-            if not (tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous() and
-                    dtype in (None, tensor.dtype)):
-                return None
-            dtype = tensor.dtype
-            if tensor is given:
-                given_at = tensor.data_ptr(), tensor.numel()
-            else:
-                taken_at = tensor.data_ptr(), tensor.numel()
-        code = DTYPES.get(dtype, 0) if dtype is not None else _c.U8
-        if code == 0:
-            return None
+        if given is not None:
+            if not (given.is_cpu and given.layout is _STRIDED and given.is_contiguous()):
+                return False
+            dtype, given_at, given_count = given.dtype, given.data_ptr(), given.numel()
+        if taken is not None:
+            if not (taken.is_cpu and taken.layout is _STRIDED and taken.is_contiguous()):
+                return False
+            if dtype is not None and taken.dtype is not dtype:
+                return False
+            dtype, taken_at, taken_count = taken.dtype, taken.data_ptr(), taken.numel()
+        code = _c.U8 if dtype is None else DTYPES.get(dtype)
+        if code is None:
+            return False
         reduction = self._reduction(opts, code) if reduces else _c.SUM
-        self._sequence += 1
         timeout = opts.timeout
         milliseconds = self.timeout_ms if timeout == _UNSET else milliseconds_of(timeout, self.timeout_ms)
+        self._sequence += 1
         try:
-            self.peers.run_one(kind, code, reduction, root, given_at, taken_at, milliseconds)
+            self.peers.run_one(kind, code, reduction, root, given_at, given_count, taken_at, taken_count, milliseconds)
         except Error as error:
             self._note(error)
             raise translated(error) from None
-        return self._done
+        return True
 
     def begin(self, work: Pending) -> None:
         with self._lock:
@@ -213,7 +214,7 @@ class Backend(c10d.Backend):
     @staticmethod
     def _reduction(opts: Any, code: int) -> int:
         op = opts.reduceOp
-        if op == _OPS.SUM and code != _c.BOOL:  # what follows takes two microseconds
+        if op == _SUM and code != _c.BOOL:  # what follows takes two microseconds
             return _c.SUM
         op = getattr(op, "op", op)
         found = REDUCTIONS.get(op)
@@ -236,39 +237,40 @@ class Backend(c10d.Backend):
 
     # ---- Collectives. ----
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> c10d.Work:
-        if len(tensors) == 1 and (done := self._at_once(_c.ALL_REDUCE, tensors[0], None, opts, reduces=True)):
-            return done
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        if len(tensors) == 1 and self._at_once(_c.ALL_REDUCE, tensors[0], None, opts, reduces=True):
+            return None
         memory = Memory(tensors, moved=False)
         return self._run(_c.ALL_REDUCE, memory, memory, opts, reduction=self._reduction(opts, memory.code))
 
     allreduce_coalesced = allreduce
 
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> c10d.Work:
-        root, is_root = opts.rootRank, self._rank == opts.rootRank
-        if len(tensors) == 1 and (done := self._at_once(_c.BROADCAST, tensors[0] if is_root else None,
-                                                        None if is_root else tensors[0], opts, root=root)):
-            return done
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        root = opts.rootRank
+        is_root = self._rank == root
+        if len(tensors) == 1 and self._at_once(_c.BROADCAST, tensors[0] if is_root else None,
+                                               None if is_root else tensors[0], opts, root=root):
+            return None
         memory = Memory(tensors)
         if is_root:
             return self._run(_c.BROADCAST, memory, Memory([]), opts, root=root)
         return self._run(_c.BROADCAST, Memory([]), memory, opts, root=root)
 
-    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> c10d.Work:
+    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         memory = Memory([self._one(tensors, "reduce")], moved=False)
         root = opts.rootRank
         taken = memory if self._rank == root else Memory([])
         return self._run(_c.REDUCE_SCATTER, memory, taken, opts, reduction=self._reduction(opts, memory.code),
                          output_counts=self._only_at(root, memory.total))
 
-    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> c10d.Work:
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Work:
         given = Memory([self._one(inputs, "all_gather")])
         taken = Memory(self._lists(self._one(outputs, "all_gather"), "all_gather"), dtype=given.dtype)
         return self._run(_c.ALL_GATHER, given, taken, opts, input_counts=taken.counts)
 
-    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> c10d.Work:
-        if done := self._at_once(_c.ALL_GATHER, given, output, opts):
-            return done
+    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> Work:
+        if self._at_once(_c.ALL_GATHER, given, output, opts):
+            return None
         source = Memory([given])
         return self._run(_c.ALL_GATHER, source, Memory([output], dtype=source.dtype), opts)
 
@@ -288,7 +290,7 @@ class Backend(c10d.Backend):
                  for index, given in enumerate(inputs)]
         return self._all(works, [tensor for of_rank in outputs for tensor in of_rank])
 
-    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> c10d.Work:
+    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Work:
         given = Memory([self._one(inputs, "gather")])
         root = opts.rootRank
         sent = self._only_at(root, given.total)
@@ -298,13 +300,13 @@ class Backend(c10d.Backend):
         taken = Memory(self._lists(self._one(outputs, "gather"), "gather"), dtype=given.dtype)
         return self._run(_c.ALL_TO_ALL, given, taken, opts, input_counts=sent, output_counts=taken.counts)
 
-    def gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> c10d.Work:
+    def gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> Work:
         parts = list(output.chunk(self._size)) if self._rank == opts.rootRank else []
         return self.gather([parts] if parts else [], [given], opts)
 
     gather_into_tensor = gather_single
 
-    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> c10d.Work:
+    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> Work:
         taken = Memory([self._one(outputs, "scatter")])
         root = opts.rootRank
         came = self._only_at(root, taken.total)
@@ -314,15 +316,15 @@ class Backend(c10d.Backend):
         given = Memory(self._lists(self._one(inputs, "scatter"), "scatter"), dtype=taken.dtype)
         return self._run(_c.ALL_TO_ALL, given, taken, opts, input_counts=given.counts, output_counts=came)
 
-    def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> c10d.Work:
+    def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> Work:
         taken = Memory([self._one(outputs, "reduce_scatter")], moved=False)
         given = Memory(self._lists(self._one(inputs, "reduce_scatter"), "reduce_scatter"), dtype=taken.dtype)
         return self._run(_c.REDUCE_SCATTER, given, taken, opts, reduction=self._reduction(opts, given.code),
                          output_counts=given.counts)
 
-    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> c10d.Work:
-        if done := self._at_once(_c.REDUCE_SCATTER, given, output, opts, reduces=True):
-            return done
+    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> Work:
+        if self._at_once(_c.REDUCE_SCATTER, given, output, opts, reduces=True):
+            return None
         source = Memory([given], moved=False)
         return self._run(_c.REDUCE_SCATTER, source, Memory([output], dtype=source.dtype), opts,
                          reduction=self._reduction(opts, source.code))
@@ -337,7 +339,7 @@ class Backend(c10d.Backend):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def all_to_all_single(self, output: torch.Tensor, given: torch.Tensor, taken_rows: list[int],
-                          given_rows: list[int], opts: Any) -> c10d.Work:
+                          given_rows: list[int], opts: Any) -> Work:
         source = Memory([given])
         target = Memory([output], dtype=source.dtype)
         return self._run(_c.ALL_TO_ALL, source, target, opts,
@@ -360,13 +362,13 @@ class Backend(c10d.Backend):
                           f"{rows}")
         return [total // length * count if length else 0 for count in rows]
 
-    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any) -> c10d.Work:
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any) -> Work:
         given = Memory(self._lists(inputs, "all_to_all"))
         taken = Memory(self._lists(outputs, "all_to_all"), dtype=given.dtype)
         return self._run(_c.ALL_TO_ALL, given, taken, opts, input_counts=given.counts, output_counts=taken.counts)
 
-    def barrier(self, opts: Any) -> c10d.Work:
-        return self._at_once(_c.BARRIER, None, None, opts) or self._run(_c.BARRIER, Memory([]), Memory([]), opts)
+    def barrier(self, opts: Any) -> Work:
+        return None if self._at_once(_c.BARRIER, None, None, opts) else self._run(_c.BARRIER, Memory([]), Memory([]), opts)
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the ranks that did not come in time."""
@@ -382,8 +384,7 @@ class Backend(c10d.Backend):
         if not works:
             return Completed(tensors)
         last, before = works[-1], works[:-1]
-        last.tensors = tensors
-        if isinstance(last, Pending):
+        if last is not None:
             spread = last.spread
 
             def spread_all() -> None:
@@ -391,7 +392,7 @@ class Backend(c10d.Backend):
                     work.wait()
                 spread()
 
-            last.spread = spread_all
+            last.tensors, last.spread = tensors, spread_all
         return last
 
     # ---- Messages. ----
@@ -406,16 +407,16 @@ class Backend(c10d.Backend):
             raise translated(error) from None
         return work
 
-    def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> c10d.Work:
+    def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
         work = self._message(tensors, lambda memory, address, size: self.peers.send(address, size, dst, tag, memory))
         work.spread = lambda: None
         return work
 
-    def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> c10d.Work:
+    def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
         return self._message(tensors,
                              lambda memory, address, size: self.peers.receive(address, size, src, tag, memory))
 
-    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> c10d.Work:
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
         return self.recv(tensors, _c.ANY_MEMBER, tag)
 
     recvAnysource = recv_anysource
