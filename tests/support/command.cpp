@@ -44,6 +44,13 @@ bool drain(int from, std::string& into) {
 
 CommandResult run_command(const std::vector<std::string>& arguments, std::chrono::seconds patience,
                           const std::function<void()>& during) {
+  return run_command(arguments, patience, [&](const std::string&) {
+    if (during) during();
+  });
+}
+
+CommandResult run_command(const std::vector<std::string>& arguments, std::chrono::seconds patience,
+                          const std::function<void(const std::string&)>& during) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return {};
   pid_t child = fork();
@@ -53,7 +60,7 @@ CommandResult run_command(const std::vector<std::string>& arguments, std::chrono
   auto give_up = std::chrono::steady_clock::now() + patience * patience_factor();
   bool late = false;
   while (drain(ends[0], result.output)) {
-    if (during) during();
+    during(result.output);
     if (std::chrono::steady_clock::now() < give_up) continue;
     late = true;
     kill(-child, SIGKILL);

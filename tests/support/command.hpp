@@ -17,6 +17,9 @@ struct CommandResult {
 /// millisecond meanwhile.
 CommandResult run_command(const std::vector<std::string>& arguments, std::chrono::seconds patience,
                           const std::function<void()>& during = {});
+/// The same, and `during` is given the output so far.
+CommandResult run_command(const std::vector<std::string>& arguments, std::chrono::seconds patience,
+                          const std::function<void(const std::string&)>& during);
 
 /// Processes whose environment holds this NAME=value.
 std::vector<int> processes_with(const std::string& variable);
