@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Optional
 
 
 class Status(enum.IntEnum):
@@ -41,3 +42,8 @@ class Error(RuntimeError):
 def invalid(message: str) -> Error:
     """A call out of turn, a wrong name, an impossible value."""
     return Error(Status.INVALID_ARGUMENT, message)
+
+
+def is_loss(error: Optional[BaseException]) -> bool:
+    """Whether it tells of the loss of another rank, as far as this one knows."""
+    return isinstance(error, Error) and error.status in (Status.PEER_LOST, Status.STALE_EPOCH, Status.TIMEOUT)

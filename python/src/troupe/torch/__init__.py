@@ -27,7 +27,8 @@ from troupe.errors import Error, Status  # noqa: E402
 from troupe.session import Outcome, Restored, SaveResult  # noqa: E402
 from troupe.torch import functional  # noqa: E402
 from troupe.torch.batch import Batch  # noqa: E402
-from troupe.torch.trainer import Step, Trainer  # noqa: E402
+from troupe.torch.step import Step  # noqa: E402
+from troupe.torch.trainer import Trainer  # noqa: E402
 
 __all__ = ["Batch", "Error", "Outcome", "Restored", "SaveResult", "Status", "Step", "Trainer", "functional"]
 

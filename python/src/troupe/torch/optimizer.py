@@ -1,13 +1,14 @@
-"""What an optimizer keeps, as torch.distributed.checkpoint.state_dict gives and takes it: by the model's names."""
+"""A trainer's optimizer: the options of its groups, and what it keeps, as torch.distributed.checkpoint.state_dict gives
+and takes it, by the model's names."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
 
 from troupe.errors import Error, Status, invalid
-from troupe.session import Session
+from troupe.session import Options, Session
 from troupe.torch.dtensors import whole_of
 from troupe.torch.parameters import Parameter
 
@@ -15,6 +16,43 @@ _CLASSES = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 # What decides a step, beside its rate, which is the trainer's own.
 _DECIDING = ("betas", "eps", "weight_decay", "amsgrad", "maximize", "decoupled_weight_decay")
+# What a group of parameters may have that its trainer has too, and the names that the session knows.
+_OF_GROUPS = {"optimizer": "optimizer", "eps": "epsilon", "weight_decay": "weight-decay", "momentum": "momentum",
+              "nesterov": "nesterov", "lr_factor": "learning-rate-factor", "muon_scale": "muon-scale",
+              "newton_schulz_steps": "newton-schulz-steps"}
+
+
+def _optimizer_options(chosen: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The options by the session's names."""
+    for name, value in chosen.items():
+        if name == "betas":
+            yield from zip(("beta1", "beta2"), (float(beta) for beta in value))
+        elif name not in _OF_GROUPS:
+            raise invalid(f"parameter groups have no option {name}; they have params, betas, {', '.join(_OF_GROUPS)}")
+        elif value is not None:
+            yield _OF_GROUPS[name], value
+
+
+def add_groups(options: Options, by_tensor: Mapping[int, Sequence[Parameter]], defaults: Mapping[str, Any],
+               groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Tells the session the options of each group, of which the first has all that no other one has, and parameters
+    which is theirs. `by_tensor` is what the session has of each of the model's tensors. Returns the options."""
+    chosen: list[dict[str, Any]] = []
+    for number, group in enumerate([{}, *groups]):
+        own = dict(group)
+        tensors = own.pop("params", ())
+        for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
+            if id(tensor) not in by_tensor:
+                raise invalid(f"groups[{number - 1}] has a tensor of shape {tuple(tensor.shape)} that is not a "
+                              "parameter of the model")
+            for parameter in by_tensor[id(tensor)]:
+                if parameter.group is not None:
+                    raise invalid(f"parameter {parameter.name} is in two groups")
+                parameter.group = number
+        chosen.append({**defaults, **own})
+        for name, value in _optimizer_options(chosen[-1]):
+            options.set_of_group(number, name, value)
+    return chosen
 
 
 def _is_like(option: Any, other: Any) -> bool:
