@@ -35,6 +35,15 @@ class BlockingGroup final : public Group {
     return status;
   }
 
+  core::Result<void> run(Operation operation) override {
+    operation = TRY(prepare(std::move(operation), index(), size()));
+    const Turnstile::Ticket ticket = state_->turnstiles.of(operation).take();
+    FlightEntry* const entry = state_->track.posted(operation, ticket);
+    auto result = state_->run(operation, ticket, entry);
+    FlightTrack::ended(entry, result);
+    return result;
+  }
+
   void abort(core::Error reason) override { state_->member->abort(std::move(reason)); }
 
  private:
@@ -46,8 +55,7 @@ class BlockingGroup final : public Group {
           track(member->group(), member->index()) {}
 
     core::Result<void> run(const Operation& operation, Turnstile::Ticket ticket, FlightEntry* entry) {
-      const OperationDeadline deadline(fmt::format("{} {}", name_of(operation.kind), ticket),
-                                       operation.deadline);
+      const OperationDeadline deadline(operation.kind, ticket, operation.deadline);
       Turnstile& turnstile = turnstiles.of(operation);
       if (!turnstile.wait(ticket, deadline, [this] { return member->failure().has_value(); })) {
         const GroupOptions& group = member->group();
@@ -73,8 +81,17 @@ class BlockingGroup final : public Group {
 
 }  // namespace
 
+core::Result<void> Group::run(Operation operation) {
+  return core::fail(core::Errc::unavailable, "group '{}': {} runs on a stream; post it", name(),
+                    name_of(operation.kind));
+}
+
+std::string OperationDeadline::what() const {
+  return text_.empty() ? fmt::format("{} {}", name_of(kind_), number_) : text_;
+}
+
 std::string OperationDeadline::passed() const {
-  return fmt::format("{} did not end within {} ms", what,
+  return fmt::format("{} did not end within {} ms", what(),
                      std::chrono::duration_cast<std::chrono::milliseconds>(limit_).count());
 }
 

@@ -16,16 +16,23 @@ namespace troupe::gpu {
 struct OperationDeadline {
   /// `limit` from now.
   OperationDeadline(std::string operation, std::chrono::nanoseconds limit)
-      : what(std::move(operation)), limit_(limit), countdown_(limit) {}
+      : text_(std::move(operation)), limit_(limit), countdown_(limit) {}
+  OperationDeadline(OperationKind kind, std::uint64_t number, std::chrono::nanoseconds limit)
+      : kind_(kind), number_(number), limit_(limit), countdown_(limit) {}
+
+  /// "all_reduce 17".
+  std::string what() const;
 
   /// "all_reduce 17 did not end within 50 ms".
   std::string passed() const;
   /// What is left of it, at least zero. One thread waits, and asks every posix::Countdown::kLook.
   std::chrono::nanoseconds left() const { return countdown_.left(); }
 
-  std::string what;  ///< "all_reduce 17"
-
  private:
+  // Most operations never need their text.
+  std::string text_;
+  OperationKind kind_{};
+  std::uint64_t number_ = 0;
   std::chrono::nanoseconds limit_;
   mutable posix::Countdown countdown_;
 };

@@ -159,6 +159,10 @@ class Group {
   /// naming the rank and the field, where the back-end can see it (all but nccl), never in a hang.
   virtual core::Result<std::shared_ptr<OperationStatus>> post(Operation operation, StreamView stream) = 0;
 
+  /// Runs an operation on host memory in the calling thread, when those posted before have ended; otherwise
+  /// as post(). Errc::unavailable from a back-end whose operations run on streams only.
+  virtual core::Result<void> run(Operation operation);
+
   /// Posts messages that may need each other: only this way do a member's send and receive on two streams run
   /// at the same time with every back-end. Either all are accepted, or none runs.
   virtual core::Result<std::vector<std::shared_ptr<OperationStatus>>> post_together(

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
-#include <string_view>
 #include <utility>
 
 #include "core/errors.hpp"
@@ -25,20 +23,6 @@ std::uint64_t slot_of(std::uint32_t tag, std::size_t bytes) {
   const std::uint64_t hash = bytes * 0x9e3779b97f4a7c15 >> (65 - kBits);
   return (bytes < kExact ? bytes : kExact | hash) << 32 | tag;
 }
-
-/// Runs tasks at once, in the thread that enqueues them.
-class CallingThread final : public StreamQueue {
- public:
-  std::string_view name() const override { return "caller"; }
-  void enqueue(std::string_view, TaskCost, std::function<void()> body) override { body(); }
-  void enqueue_async(std::string_view, std::function<void(Completion)> start) override {
-    start([] {});
-  }
-  void record(EventView) override {}
-  void wait(EventView) override {}
-  void notify(std::function<void()> callback) override { callback(); }
-  Result<void> synchronize(std::chrono::nanoseconds) override { return {}; }
-};
 
 std::size_t bytes_of(const std::vector<BufferView>& pieces) {
   std::size_t bytes = 0;
@@ -81,13 +65,30 @@ class JoinedPieces {
   BufferView view_;
 };
 
+/// The memory of a collective, which its operation then has too.
+struct Peers::Memory {
+  explicit Memory(Collective& collective)
+      : in_place(collective.operation.kind == OperationKind::all_reduce),
+        inputs(std::move(collective.inputs)),
+        outputs(in_place ? std::vector<BufferView>{} : std::move(collective.outputs)) {
+    collective.operation.input = inputs.view();
+    collective.operation.output = results().view();
+  }
+
+  const JoinedPieces& results() const { return in_place ? inputs : outputs; }
+
+  const bool in_place;
+  const JoinedPieces inputs;
+  const JoinedPieces outputs;
+};
+
 /// A collective on its way; its tasks share it.
 struct Peers::Run {
-  JoinedPieces inputs;
-  JoinedPieces outputs;
-  std::shared_ptr<OperationStatus> status;
-
+  explicit Run(Collective& collective) : memory(collective) {}
   Result<void> result() const { return *status->result(); }
+
+  const Memory memory;
+  std::shared_ptr<OperationStatus> status;
 };
 
 Result<std::unique_ptr<Peers>> Peers::connect(std::unique_ptr<Rendezvous> rendezvous, Options options,
@@ -125,33 +126,25 @@ Peers::~Peers() {
   stream_.reset();
 }
 
-Result<std::shared_ptr<Peers::Run>> Peers::enqueue(Collective collective, StreamView stream) {
-  const bool in_place = collective.operation.kind == OperationKind::all_reduce;
-  auto run = std::make_shared<Run>(
-      Run{JoinedPieces(std::move(collective.inputs)),
-          JoinedPieces(in_place ? std::vector<BufferView>{} : std::move(collective.outputs)), nullptr});
-  const JoinedPieces& results = in_place ? run->inputs : run->outputs;
-  collective.operation.input = run->inputs.view();
-  collective.operation.output = results.view();
-  if (run->inputs.is_copied()) stream->enqueue("join", {}, [run] { run->inputs.fill(); });
-  run->status = TRY(group_->post(std::move(collective.operation), stream));
-  if (results.is_copied()) {
-    stream->enqueue("spread", {}, [run, &results] {
-      if (run->result()) results.spread();
-    });
-  }
-  return run;
-}
-
 Result<void> Peers::run(Collective collective) {
-  CallingThread stream;
-  return TRY(enqueue(std::move(collective), &stream))->result();
+  const Memory memory(collective);
+  if (memory.inputs.is_copied()) memory.inputs.fill();
+  TRY(group_->run(std::move(collective.operation)));
+  if (memory.results().is_copied()) memory.results().spread();
+  return {};
 }
 
 Result<std::uint64_t> Peers::post(Collective collective) {
+  const auto run = std::make_shared<Run>(collective);
   std::lock_guard lock(posting_);
   if (stream_ == nullptr) stream_ = TRY(device_->create_stream({.name = "peers"}));
-  auto run = TRY(enqueue(std::move(collective), stream_.get()));
+  if (run->memory.inputs.is_copied()) stream_->enqueue("join", {}, [run] { run->memory.inputs.fill(); });
+  run->status = TRY(group_->post(std::move(collective.operation), stream_.get()));
+  if (run->memory.results().is_copied()) {
+    stream_->enqueue("spread", {}, [run] {
+      if (run->result()) run->memory.results().spread();
+    });
+  }
   const std::uint64_t number = ++posted_;
   stream_->notify([this, run, number] { finish(number, run->result()); });
   return number;

@@ -68,9 +68,9 @@ class Peers {
   int size() const { return group_->size(); }
 
  private:
+  struct Memory;
   struct Run;
   Peers() = default;
-  core::Result<std::shared_ptr<Run>> enqueue(Collective collective, StreamView stream);
   void finish(std::uint64_t number, const core::Result<void>& result);
   core::Result<void> check_member(int member) const;
 

@@ -95,7 +95,7 @@ Mesh::~Mesh() {
 Result<void> Mesh::begin_operation(std::uint64_t slot, const Operation& operation,
                                    const OperationDeadline& deadline) {
   const Lock lock(mutex_);
-  doing_ = deadline.what;
+  doing_ = deadline.what();
   inbox_.agreement.begin(slot, operation);
   check_agreement();
   if (failure_) return tl::unexpected(*failure_);
@@ -182,7 +182,7 @@ Result<void> Mesh::check_usable(int peer) {
 
 Result<void> Mesh::wait(std::span<const PassagePtr> passages, const OperationDeadline& deadline) {
   Lock lock(mutex_);
-  doing_ = deadline.what;
+  doing_ = deadline.what();
   auto spin_until = Clock::now() + kSpin;
   for (std::size_t next = 0;;) {
     while (next < passages.size() && passages[next]->done) ++next;

@@ -42,6 +42,10 @@ class SimulatedFabricTest : public ::testing::Test {
   std::vector<std::unique_ptr<Group>> groups;
 };
 
+TEST_F(SimulatedFabricTest, RunsNothingInTheCallingThread) {
+  EXPECT_EQ(groups[0]->run({.kind = OperationKind::barrier}).error().code, core::Errc::unavailable);
+}
+
 TEST_F(SimulatedFabricTest, OperationTakesLatencyAndBytesFromTheLastArrival) {
   std::array<std::vector<float>, 3> buffers;
   buffers.fill(std::vector<float>(3000, 1));
