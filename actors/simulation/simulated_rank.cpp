@@ -70,7 +70,7 @@ SimulatedRank::SimulatedRank(SimulatedSurroundings surroundings, core::Rank rank
 SimulatedRank::~SimulatedRank() = default;
 
 void SimulatedRank::run_trainer(std::function<core::Result<void>(SimulatedRank&)> body) {
-  fiber_ = std::make_unique<Fiber>([this, run = std::move(body)] { result_ = run(*this); });
+  fiber_ = std::make_unique<posix::Fiber>([this, run = std::move(body)] { result_ = run(*this); });
   resume_soon();
 }
 

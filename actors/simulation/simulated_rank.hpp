@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "actors/shell/rank_world.hpp"
-#include "actors/simulation/fiber.hpp"
 #include "actors/simulation/mailboxes.hpp"
 #include "actors/world/network.hpp"
 #include "actors/world/random.hpp"
@@ -17,6 +16,7 @@
 #include "gpu/order/checked_device.hpp"
 #include "gpu/order/host_line.hpp"
 #include "gpu/simulated/simulated_device.hpp"
+#include "posix/fiber.hpp"
 
 namespace troupe::actors {
 
@@ -172,7 +172,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience, private R
   /// The same, by role and index: each message asks.
   std::vector<std::vector<Part*>> places_;
   std::map<messages::Address, std::string_view> states_;  ///< of roles that run on the trainer's thread
-  std::unique_ptr<Fiber> fiber_;
+  std::unique_ptr<posix::Fiber> fiber_;
   core::Result<void> result_;
   bool is_on_fiber_ = false;
   bool waiting_ = false;

@@ -1,4 +1,4 @@
-#include "actors/simulation/fiber.hpp"
+#include "posix/fiber.hpp"
 
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -9,7 +9,7 @@
 
 #include "core/errors.hpp"
 
-namespace troupe::actors {
+namespace troupe::posix {
 
 struct Fiber::State {
   std::function<void()> body;
@@ -68,4 +68,4 @@ bool Fiber::has_ended() const {
   return state_->ended;
 }
 
-}  // namespace troupe::actors
+}  // namespace troupe::posix

@@ -4,10 +4,11 @@
 #include <functional>
 #include <memory>
 
-namespace troupe::actors {
+namespace troupe::posix {
 
 /// A function with its own stack that can stop in the middle and continue later, in the same thread: this is
-/// how a trainer's blocking loop runs in the simulator. Not thread safe.
+/// how a trainer's blocking loop runs in the simulator, and how one rank computes several parts of a model
+/// that wait for each other. Not thread safe.
 class Fiber {
  public:
   explicit Fiber(std::function<void()> body, std::size_t stack_bytes = 1 << 20);
@@ -16,7 +17,7 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// Runs the body until it yields or ends. Not from within a fiber.
+  /// Runs the body until it yields or ends. Another fiber may call it, and may meanwhile yield itself.
   void resume();
   /// From within the body: returns to resume()'s caller.
   void yield();
@@ -27,4 +28,4 @@ class Fiber {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace troupe::actors
+}  // namespace troupe::posix
