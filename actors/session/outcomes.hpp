@@ -46,6 +46,12 @@ struct StepTimes {
   std::chrono::nanoseconds other_waits() const { return exposed - exposed_communication - exposed_optimizer; }
 };
 
+/// What a rank reports of a piece of a lane (Session::end_lane()).
+struct PieceLoss {
+  double loss = 0;
+  std::optional<double> weight{};  ///< such as the number of the piece's target tokens
+};
+
 struct StepOutcome {
   core::Step step{};
   bool committed = false;

@@ -298,18 +298,25 @@ core::Result<void> Session::gradient_ready(core::ParameterIndex parameter) {
 }
 
 core::Result<void> Session::end_lane(double loss) {
-  return parts_->end_lane(loss, {});
+  const PieceLoss whole{loss};
+  return end_lane(std::span(&whole, 1));
 }
 
 core::Result<void> Session::end_lane(double loss, double weight) {
-  if (!std::isfinite(weight) || weight < 0) {
+  const PieceLoss whole{loss, weight};
+  return end_lane(std::span(&whole, 1));
+}
+
+core::Result<void> Session::end_lane(std::span<const PieceLoss> pieces) {
+  for (const auto& [loss, weight] : pieces) {
+    if (!weight || (std::isfinite(*weight) && *weight >= 0)) continue;
     return parts_->in_turn(
         core::fail(core::Errc::invalid_argument,
                    "end_lane() takes a finite weight that is not negative, for example the "
                    "number of a lane's target tokens, found {}",
-                   weight));
+                   *weight));
   }
-  return parts_->end_lane(loss, weight);
+  return parts_->end_lane(pieces);
 }
 
 core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_t wishes) {
@@ -350,7 +357,7 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   if (s.is_kept_for_recovery()) outcome.wishes &= ~std::uint32_t{kWishJoin};
   outcome.times = s.meter->end_step();
   if (auto timed = s.pace.step_over(s.world.device().now(), s.world.rank(), outcome.times,
-                                    static_cast<int>(s.losses.size())))
+                                    static_cast<int>(s.own_lanes().size())))
     s.tell(*timed);
   s.optimizer_steps.value += decided.commit ? 1 : 0;
   // A step refused for another reason says nothing about the scale.

@@ -113,9 +113,10 @@ class Session {
     const auto memory = TROUPE_TRY(readable_gradient(index, source, element_of<T>()));
     return memory.template as<T>();
   }
-  /// The number of ranks whose lanes contribute to this parameter's gradient here, per round: 1, or for
-  /// experts (ParameterSpec::is_expert) the size of group "ep". Each source has its own gradient memory;
-  /// `source` is that rank's index in the group. Call gradient_ready() when all are added.
+  /// How many gradients are kept apart here for this parameter, per round: 1; for experts
+  /// (ParameterSpec::is_expert) the size of group "ep", of whose ranks each is a source, by its index in the
+  /// group; or the pieces of a lane that this rank computes (TrainingOptions::context_pieces). Each source
+  /// has its own gradient memory. Call gradient_ready() when all are added.
   core::Result<int> sources(core::ParameterIndex index) const;
   /// The same memory for kernels, wherever it is.
   core::Result<gpu::BufferView> parameter_memory(core::ParameterIndex index) const;
@@ -180,6 +181,9 @@ class Session {
   /// step or in none. Ranks that compute the same loss, as those of "tp" and of earlier pipeline stages do,
   /// count once. See TrainingOptions::loss_divisor.
   core::Result<void> end_lane(double loss, double weight);
+  /// For a rank with several pieces of a lane (TrainingOptions::context_pieces): those of each, in order. The
+  /// step's loss and weight are the exact sums, however the pieces are dealt over ranks.
+  core::Result<void> end_lane(std::span<const PieceLoss> pieces);
   /// A non-empty `refusal` asks that no rank commits the step, and says why. `wishes` are bits of Wish, which
   /// all ranks learn of in this step's outcome.
   core::Result<StepOutcome> finish_step(std::string refusal = {}, std::uint32_t wishes = 0);

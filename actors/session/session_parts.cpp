@@ -341,12 +341,12 @@ core::Result<void> Session::Parts::settle_parameters() {
   return inbox.wait_gathered(trainer_deadline());
 }
 
-core::Result<void> Session::Parts::end_lane(double loss, std::optional<double> weight) {
+core::Result<void> Session::Parts::end_lane(std::span<const PieceLoss> pieces) {
   TRY(in_turn(gate->may_end_round()));
   TRY(in_turn(sequencer->lane_operations().may_end("end_lane()")));
   TRY(in_turn(order->end_lane()));
   sequencer->lane_operations().end();
-  losses.push_back({lane, loss, weight});
+  for (const auto& [loss, weight] : pieces) losses.push_back({lane, loss, weight});
   return gate->end_round();
 }
 

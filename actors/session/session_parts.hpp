@@ -66,7 +66,7 @@ struct Session::Parts {
   /// Rounds what is gathered in blocks; what was enqueued for parameters' values is done when it returns.
   core::Result<void> settle_parameters();
   std::vector<core::Lane> own_lanes() const;
-  core::Result<void> end_lane(double loss, std::optional<double> weight);
+  core::Result<void> end_lane(std::span<const PieceLoss> pieces);
   /// A call out of turn; once the session has failed, that failure comes before it.
   core::Result<void> in_turn(core::Result<void> called) const;
   /// Errc::invalid_argument: there is no such parameter, or it is frozen.

@@ -215,9 +215,15 @@ struct TrainingOptions {
   /// consecutive data-parallel ranks. Each goes through the same lanes and computes its own piece of them.
   /// The gradient of a lane is the sum of what they add, its loss the sum of what they report
   /// (Session::end_lane()). `average` divides by lanes and microbatches, not by pieces: a trainer divides
-  /// what it sums over its own rows by all rows of the lane's microbatch. Strategies cut among all of them,
-  /// and the result of `ordered` numerics depends on lanes and on this number. Session::group() has "cp".
+  /// what it sums over its own rows by all rows of the lane's microbatch. Strategies cut among all of them.
+  /// Session::group() has "cp".
   int context_parallel = 1;
+  /// Pieces of a lane; 0: one for each rank that shares it. With more, a multiple, each rank computes several
+  /// neighbouring pieces and keeps their gradients apart, as sources (Session::sources()). The result of
+  /// `ordered` numerics depends on lanes and on this number, not on the ranks that share a lane.
+  int context_pieces = 0;
+  int pieces_of_lane() const { return context_pieces == 0 ? context_parallel : context_pieces; }
+  int own_pieces() const { return pieces_of_lane() / context_parallel; }
   /// Number of consecutive data-parallel ranks that experts (ParameterSpec::is_expert) are distributed over;
   /// it must divide the data-parallel ranks, those that share lanes included, and divide context_parallel or
   /// be a multiple of it. If it is greater, the lanes must be a multiple of the ranks with lanes of their

@@ -22,7 +22,16 @@ struct LaneRange {
   friend bool operator==(const LaneRange&, const LaneRange&) = default;
 };
 
-/// Lanes may be computed in pieces, each on a rank of its own: the gradient of a piece is a summand of its
+/// A lane is computed in `of_lane` pieces, and each rank computes `of_rank` of them: as many ranks as the
+/// quotient share the lane.
+struct Pieces {
+  int of_lane = 1;
+  int of_rank = 1;
+
+  friend bool operator==(const Pieces&, const Pieces&) = default;
+};
+
+/// Lanes may be computed in pieces, on one rank or several: the gradient of a piece is a summand of its
 /// lane's. The lanes of one piece are summed in the tree of whole lanes, and the sums of the pieces in a tree
 /// over these. So a rank with lanes of one piece adds and keeps the same as it would for whole lanes
 /// (docs/decisions/0012). The leaves are numbered piece by piece: piece p of lane l is p * lanes + l.

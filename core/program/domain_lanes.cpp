@@ -38,19 +38,22 @@ std::vector<LaneRange> DomainLanes::leaves(int round) const {
 }
 
 Result<DomainLanes> lanes_of(std::size_t domain, std::span<const Domain> domains, const Placements& gradients,
-                             int lanes, const std::vector<int>& coordinates, int pieces) {
+                             int lanes, const std::vector<int>& coordinates, Pieces pieces) {
   const Domain& own = domains[domain];
+  const int ranks = sources_in(own, domains[0]);
   DomainLanes found{.deal = {},
                     .coordinates = coordinates_in(own, domains[0], coordinates),
-                    .sources = sources_in(own, domains[0]),
+                    .sources = ranks * pieces.of_rank,
                     .source_blocks = {}};
-  found.deal = TRY(LaneDeal::create(lanes, gradients, own.sizes, found.sources, pieces));
+  found.deal = TRY(LaneDeal::create(lanes, gradients, own.sizes, found.sources, pieces.of_lane));
   if (found.is_dealt_by_round()) return found;
-  const auto first = TRY(LaneDeal::create(lanes, gradients, domains[0].sizes, 1, pieces));
-  auto source = coordinates;
-  source.back() = source.back() / found.sources * found.sources;
-  for (int i = 0; i < found.sources; ++i, ++source.back()) {
-    found.source_blocks.push_back(first.block(source, source.size()));
+  const auto first =
+      TRY(LaneDeal::create(lanes, gradients, domains[0].sizes, pieces.of_rank, pieces.of_lane));
+  auto rank = coordinates;
+  rank.back() = rank.back() / ranks * ranks;
+  for (int i = 0; i < ranks; ++i, ++rank.back()) {
+    found.source_blocks.insert(found.source_blocks.end(), static_cast<std::size_t>(pieces.of_rank),
+                               first.block(rank, rank.size()));
   }
   return found;
 }

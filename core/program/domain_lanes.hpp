@@ -24,7 +24,7 @@ std::vector<int> coordinates_in(const Domain& domain, const Domain& first,
 struct DomainLanes {
   LaneDeal deal;
   std::vector<int> coordinates;  ///< of the rank
-  int sources = 1;
+  int sources = 1;               ///< with a gradient of their own: pieces of sources_in() ranks
   /// Where gradients are only partial: the contiguous lanes of each source, from the first source on.
   std::vector<LaneRange> source_blocks;
 
@@ -34,9 +34,10 @@ struct DomainLanes {
   std::vector<LaneRange> leaves(int round) const;
 };
 
-/// `coordinates` are in domain 0. Errors as for LaneDeal::create().
+/// `coordinates` are in domain 0. A rank's pieces are sources, one after the other. Errors as for
+/// LaneDeal::create().
 Result<DomainLanes> lanes_of(std::size_t domain, std::span<const Domain> domains, const Placements& gradients,
-                             int lanes, const std::vector<int>& coordinates, int pieces = 1);
+                             int lanes, const std::vector<int>& coordinates, Pieces pieces = {});
 
 /// Partial sums of several sources in memory, and how they are merged into as few as possible: slots are the
 /// sources' own stacks one after the other, each of `depth`.

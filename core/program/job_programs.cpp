@@ -110,8 +110,7 @@ Result<JobPrograms> plan_all(const ProgramInputs& inputs) {
   JobPrograms job;
   if (inputs.domains.empty()) return fail(Errc::invalid_argument, "a program has at least one domain");
   job.sizes = inputs.domains[0].sizes;
-  const auto deal =
-      TRY(LaneDeal::create(inputs.lanes, inputs.placements.gradients, job.sizes, 1, inputs.pieces));
+  const auto deal = TRY(deal_of(inputs));
   std::int64_t ranks = 1;
   for (const int size : job.sizes) ranks *= size;
   std::map<std::vector<BlockShape>, int> known;

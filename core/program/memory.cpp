@@ -167,7 +167,7 @@ int gradient_slots(const Program& program, std::size_t domain) {
 
 int full_gradient_slots(const Program& program, std::size_t domain) {
   if (program.numerics == Numerics::fast) return 1;
-  return sources_in(program.domains[domain], program.domains[0]);
+  return sources_in(program.domains[domain], program.domains[0]) * program.pieces.of_rank;
 }
 
 ProgramMemory memory_of(const Program& program) {

@@ -446,14 +446,18 @@ Result<ProgramInputs> inputs_of(Strategy strategy, const Mesh& mesh) {
   inputs.world = mesh.world();
   inputs.lanes = static_cast<int>(std::accumulate(inputs.domains[0].sizes.begin(),
                                                   inputs.domains[0].sizes.end(), 1, std::multiplies<>()));
-  inputs.pieces = mesh.sizes().cp;
-  inputs.lanes /= inputs.pieces;
+  inputs.pieces.of_lane = mesh.sizes().cp;
+  inputs.lanes /= inputs.pieces.of_lane;
   return inputs;
 }
 
+Result<LaneDeal> deal_of(const ProgramInputs& inputs) {
+  return LaneDeal::create(inputs.lanes, inputs.placements.gradients, inputs.domains[0].sizes,
+                          inputs.pieces.of_rank, inputs.pieces.of_lane);
+}
+
 Result<int> rounds_of(const ProgramInputs& inputs, const std::vector<int>& coordinates) {
-  const auto deal = TRY(
-      LaneDeal::create(inputs.lanes, inputs.placements.gradients, inputs.domains[0].sizes, 1, inputs.pieces));
+  const auto deal = TRY(deal_of(inputs));
   auto longest = coordinates;
   for (std::size_t axis = 0; axis < longest.size(); ++axis) {
     if (inputs.placements.parameters[axis] == F || inputs.placements.gradients[axis] == F) longest[axis] = 0;

@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/plan/lanes.hpp"
 #include "core/plan/mesh.hpp"
+#include "core/program/lane_deal.hpp"
 #include "core/program/program.hpp"
 
 namespace troupe::core {
@@ -26,9 +28,8 @@ struct ProgramInputs {
   WorldSize world{1};  ///< ranks of the job, all of which share the verdict
   Numerics numerics = Numerics::ordered;
   int lanes = 0;  ///< of the job
-  /// Pieces of a lane, each computed by a rank of its own: neighbours on the innermost axis (context
-  /// parallelism).
-  int pieces = 1;
+  /// The ranks that share a lane are neighbours on the innermost axis (context parallelism).
+  Pieces pieces;
   /// The trainer has collectives of its own on devices that run all in the order in which they are launched:
   /// nothing may be ready before the end of the point that says so (Program::ready_at_points).
   bool ready_at_points = false;
@@ -48,8 +49,11 @@ struct ProgramInputs {
 /// The inputs of a strategy on a mesh: its placements, and the dense domain with that of experts after it,
 /// each over as many axes as the placements. The outer axis is as long as
 /// mesh.sizes().optimizer_instances says, which must be 1 for strategies of one axis that cannot have copies.
-/// Lanes are cut in mesh.sizes().cp pieces, and there is one lane for the ranks of each.
+/// Lanes are cut in mesh.sizes().cp pieces, one for each rank, and there is one lane for the ranks of each.
 Result<ProgramInputs> inputs_of(Strategy strategy, const Mesh& mesh);
+
+/// The deal of lanes to the ranks of domain 0. Errors as LaneDeal::create().
+Result<LaneDeal> deal_of(const ProgramInputs& inputs);
 
 /// Rounds of the rank at `coordinates` of domain 0: as many as of any rank that it gathers or reduces with in
 /// each of them. Errc::invalid_argument as LaneDeal::create().

@@ -149,7 +149,7 @@ struct Program {
   UnitOrder order;               ///< in which a step uses them, as normalised() leaves it
   std::vector<int> coordinates;  ///< of the rank, in domain 0
   int lanes = 0;                 ///< of the job
-  int pieces = 1;                ///< of a lane, as ProgramInputs::pieces
+  Pieces pieces;                 ///< as ProgramInputs::pieces
   int rounds = 0;                ///< of the rank: lanes it passes through
   std::vector<int> credits;      ///< slots of each pool
   std::int64_t verdict_elements = 0;

@@ -198,7 +198,8 @@ void visit_fields(Program& program, const Visit& visit) {
   visit("order", unless_empty(program.order));
   visit("coordinates", program.coordinates);
   visit("lanes", program.lanes);
-  visit("pieces", Unless<int>{&program.pieces, 1});
+  visit("pieces", Unless<int>{&program.pieces.of_lane, 1});
+  visit("pieces_of_rank", Unless<int>{&program.pieces.of_rank, 1});
   visit("rounds", program.rounds);
   visit("credits", program.credits);
   visit("verdict_elements", program.verdict_elements);

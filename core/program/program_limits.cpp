@@ -65,9 +65,10 @@ class Limits {
       return fail(Errc::corrupt, "coordinate {} is beyond an axis of {} ranks", program_.coordinates[axis],
                   sizes_[axis]);
     }
-    if (program_.pieces < 1 || sizes_.back() % program_.pieces != 0) {
-      return fail(Errc::corrupt, "{} pieces of a lane do not divide an axis of {} ranks", program_.pieces,
-                  sizes_.back());
+    const auto [of_lane, of_rank] = program_.pieces;
+    if (of_lane < 1 || of_rank < 1 || of_lane % of_rank != 0 || sizes_.back() % (of_lane / of_rank) != 0) {
+      return fail(Errc::corrupt, "{} pieces of a lane, {} on each rank, do not fit an axis of {} ranks",
+                  of_lane, of_rank, sizes_.back());
     }
     for (const Domain& domain : program_.domains) {
       if (domain.axes.size() != axes || domain.sizes.size() != axes) {

@@ -71,7 +71,28 @@ TEST_P(ContextParallel, StepsLikeALoopOverLanesAndPieces) {
   }
 }
 
-/// A piece of a lane is what one rank computes, so it is what is rounded.
+TEST_P(ContextParallel, StepsAlikeWithSeveralPiecesOnARank) {
+  for (const auto& [cp, pieces, lanes] : {std::tuple{1, 2, 8}, {1, 4, 5}, {2, 4, 4}, {2, 6, 5}, {1, 3, 1}}) {
+    if (lanes < GetParam().ranks()) continue;
+    auto script = script_of(GetParam(), cp, lanes);
+    script.session.training.context_pieces = pieces;
+    for (const auto wire : {core::DType::f32, core::DType::bf16}) {
+      script.session.training.wire_dtype = wire;
+      script.session.training.staging_elements = wire == core::DType::f32 ? 0 : 40;
+
+      const auto outcome = play(GetParam(), script);
+
+      ASSERT_EQ(problems_of(outcome.report), "") << cp << " " << pieces << " " << lanes;
+      for (const auto& rank : outcome.ranks) {
+        ASSERT_EQ(rank.after.back(), expected_values(script)) << cp << " ranks have " << pieces << " pieces";
+        EXPECT_EQ(rank.outcomes[0].loss, pieces * (lanes - 1) / 2.0 + 100.0 * pieces * (pieces - 1) / 2);
+        EXPECT_EQ(rank.outcomes[0].weight, lanes);
+      }
+    }
+  }
+}
+
+/// A piece of a lane is what is rounded.
 TEST_P(ContextParallel, RoundsEachPieceForANarrowWire) {
   for (const auto& [cp, lanes] : {std::pair{2, 5}, {3, 4}}) {
     auto script = script_of(GetParam(), cp, lanes);
@@ -203,6 +224,10 @@ TEST(ContextParallelOptions, ThatCannotBeAreRefused) {
   EXPECT_EQ(refusal(4, [](auto& training) { training.context_parallel = 0; }),
             "tensor_parallel 1 times context_parallel 0 times pipeline_parallel 1 do not divide 4 ranks; "
             "choose numbers from 1 whose product does");
+  EXPECT_EQ(
+      refusal(4, [](auto& training) { training.context_pieces = 3; }),
+      "context_pieces 3 with context_parallel 2: each of the ranks that share a lane computes as many of "
+      "its pieces; choose a multiple of 2, or 0");
   EXPECT_EQ(refusal(4, [](auto& training) { training.optimizer_instances = 4; }),
             "4 optimizer instances do not divide 2 ranks");
 }

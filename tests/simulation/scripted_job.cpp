@@ -13,22 +13,20 @@ namespace troupe::actors {
 
 namespace {
 
-float load(Session& session, std::uint32_t p, bool gradient, std::size_t i) {
-  const auto& plan = session.plan();
-  auto dtype = gradient ? plan.buffers[plan.parameters[p].buffer.value].gradient_dtype : plan.specs[p].dtype;
-  if (dtype == core::DType::f32)
-    return (gradient ? session.gradient({p}) : session.parameter({p})).value()[i];
-  auto bits = gradient ? session.gradient<std::uint16_t>({p}) : session.parameter<std::uint16_t>({p});
-  return dtype == core::DType::f16 ? core::f16_to_float(bits.value()[i])
-                                   : core::bf16_to_float(bits.value()[i]);
+float load(Session& session, std::uint32_t p, std::size_t i) {
+  const auto dtype = session.plan().specs[p].dtype;
+  if (dtype == core::DType::f32) return session.parameter({p}).value()[i];
+  const auto bits = session.parameter<std::uint16_t>({p}).value()[i];
+  return dtype == core::DType::f16 ? core::f16_to_float(bits) : core::bf16_to_float(bits);
 }
 
-void store_gradient(Session& session, std::uint32_t p, std::size_t i, float value) {
+void add_gradient(Session& session, std::uint32_t p, std::optional<int> source, std::size_t i, float value) {
   const auto& plan = session.plan();
   if (plan.buffers[plan.parameters[p].buffer.value].gradient_dtype == core::DType::f32) {
-    session.gradient({p}).value()[i] = value;
+    session.gradient({p}, source).value()[i] += value;
   } else {
-    session.gradient<std::uint16_t>({p}).value()[i] = core::float_to_bf16(value);
+    auto& bits = session.gradient<std::uint16_t>({p}, source).value()[i];
+    bits = core::float_to_bf16(core::bf16_to_float(bits) + value);
   }
 }
 
@@ -37,7 +35,9 @@ std::size_t elements_of(const core::ParameterSpec& spec) {
 }
 
 core::Result<void> run_lane(SimulatedRank& rank, Session& session, const Script& script, core::Lane lane) {
-  const int piece = rank.rank().value % session.training().context_parallel;
+  const auto& training = session.training();
+  const int pieces = training.pieces_of_lane() / training.context_parallel;
+  const int first = rank.rank().value % training.context_parallel * pieces;
   TRY(session.begin_lane(lane));
   const auto scale = static_cast<float>(session.loss_scale());
   for (int m = 0; m < session.training().microbatches; ++m) {
@@ -49,19 +49,24 @@ core::Result<void> run_lane(SimulatedRank& rank, Session& session, const Script&
     for (auto p = static_cast<std::uint32_t>(script.parameters.size()); p-- > 0;) {
       TRY(session.before_use({p}));
       rank.compute(script.backward_time);
-      GradientPlace place{session.next_step(), lane, m, p, 0, piece};
+      GradientPlace place{session.next_step(), lane, m, p, 0, first};
       if (!script.parameters[p].trainable) continue;
       for (int use = script.uses(place); use > 0; --use) {
-        for (place.element = 0; place.element < elements_of(script.parameters[p]); ++place.element) {
-          float sum = load(session, p, true, place.element) + scale * script.gradient(place);
-          store_gradient(session, p, place.element, sum);
+        for (int own = 0; own < pieces; ++own) {
+          place.piece = first + own;
+          const auto source = pieces > 1 ? std::optional(own) : std::nullopt;
+          for (place.element = 0; place.element < elements_of(script.parameters[p]); ++place.element)
+            add_gradient(session, p, source, place.element, scale * script.gradient(place));
         }
         TRY(session.gradient_ready({p}));
         if (use > 1) rank.compute(script.backward_time);
       }
     }
   }
-  return session.end_lane(static_cast<double>(lane.value + 100 * piece));
+  std::vector<PieceLoss> losses;
+  for (int own = 0; own < pieces; ++own)
+    losses.push_back({static_cast<double>(lane.value + 100 * (first + own))});
+  return session.end_lane(losses);
 }
 
 core::Result<Values> read_values(Session& session, const Script& script) {
@@ -71,7 +76,7 @@ core::Result<Values> read_values(Session& session, const Script& script) {
     TRY(session.before_use({p}));
     auto& parameter = values.emplace_back();
     for (std::size_t i = 0; i < elements_of(script.parameters[p]); ++i) {
-      parameter.push_back(load(session, p, false, i));
+      parameter.push_back(load(session, p, i));
     }
   }
   TRY(session.end_evaluation());
@@ -158,7 +163,7 @@ float optimized(const core::OptimizerSettings& o, double rate, int step, float v
 float summed_gradient(const Script& script, GradientPlace place) {
   const auto& training = script.session.training;
   std::vector<float> pieces;
-  for (place.piece = 0; place.piece < training.context_parallel; ++place.piece) {
+  for (place.piece = 0; place.piece < training.pieces_of_lane(); ++place.piece) {
     std::vector<float> lanes;
     for (int lane = 0; lane < training.lanes; ++lane) {
       float sum = 0;

@@ -16,11 +16,11 @@ struct GradientPlace {
   int microbatch = 0;
   std::uint32_t parameter = 0;
   std::size_t element = 0;
-  int piece = 0;  ///< of the lane, with several TrainingOptions::context_parallel
+  int piece = 0;  ///< of the lane, with several TrainingOptions::pieces_of_lane()
 };
 
-/// A job whose parameters and gradients the test writes. A rank's loss of a lane is the lane's number and a
-/// hundred times that of its piece.
+/// A job whose parameters and gradients the test writes. The loss of a piece of a lane is the lane's number
+/// and a hundred times that of the piece.
 struct Script {
   std::vector<core::ParameterSpec> parameters;
   SessionOptions session;

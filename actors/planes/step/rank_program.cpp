@@ -16,8 +16,7 @@ namespace troupe::actors {
 namespace {
 
 core::LaneDeal deal_of(const TrainingPlan& plan) {
-  auto deal = core::LaneDeal::create(plan.inputs.lanes, plan.inputs.placements.gradients, plan.domain().sizes,
-                                     1, plan.inputs.pieces);
+  auto deal = core::deal_of(plan.inputs);
   CHECK(deal.has_value(), "plan_training() has dealt the lanes before");
   return *std::move(deal);
 }

@@ -41,8 +41,7 @@ Result<StageDeal> deal_of(const TrainerOptions& options, PipelinePlace place) {
   auto inputs = TRY(core::inputs_of(training.strategy, mesh));
   inputs.lanes = training.lanes > 0 ? training.lanes : sizes.dp;
   const auto coordinates = core::coordinates_in(inputs.domains[0], mesh, place.rank);
-  const auto deal = TRY(core::LaneDeal::create(inputs.lanes, inputs.placements.gradients,
-                                               inputs.domains[0].sizes, 1, inputs.pieces));
+  const auto deal = TRY(core::deal_of(inputs));
   return StageDeal{TRY(core::rounds_of(inputs, coordinates)), deal.dealt(coordinates).count};
 }
 

@@ -51,9 +51,23 @@ std::vector<std::string> at(const std::vector<std::string>& slots, const std::ve
   return found;
 }
 
+TEST(DomainLanes, HaveASourceForEachPieceOfTheRank) {
+  const auto leaves_of = [](const Placements& gradients, int rank, int round) {
+    const auto own =
+        lanes_of(0, domains_of(4, 1), gradients, 6, {rank}, {.of_lane = 4, .of_rank = 2}).value();
+    EXPECT_EQ(own.sources, 2);
+    return own.leaves(round);
+  };
+  // Ranks 0 and 1 share lanes [0, 3), 2 and 3 the others; leaves are numbered piece by piece.
+  EXPECT_EQ(leaves_of({P}, 0, 0), (std::vector<LaneRange>{{0, 3}, {6, 3}}));
+  EXPECT_EQ(leaves_of({P}, 3, 0), (std::vector<LaneRange>{{12 + 3, 3}, {18 + 3, 3}}));
+  // By round ranks 0 and 1 have lanes 0, 2 and 4.
+  EXPECT_EQ(leaves_of({F}, 1, 1), (std::vector<LaneRange>{{12 + 2, 1}, {18 + 2, 1}}));
+}
+
 TEST(RestingStacks, HoldEachPiecesStackUntilAllIsSummed) {
   const auto stacks_of = [](int ranks, int lanes, int pieces, int rounds) {
-    const auto own = lanes_of(0, domains_of(ranks * pieces, 1), {F}, lanes, {0}, pieces).value();
+    const auto own = lanes_of(0, domains_of(ranks * pieces, 1), {F}, lanes, {0}, {pieces}).value();
     return resting_stacks(own, rounds);
   };
   EXPECT_EQ(stacks_of(2, 8, 1, 4).slots, 2) << "after three rounds lanes [0, 4) and [4, 6)";

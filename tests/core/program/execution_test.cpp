@@ -65,11 +65,7 @@ struct Held {
 class Interpreter {
  public:
   Interpreter(const ProgramInputs& inputs, const Mesh& mesh)
-      : inputs_(inputs),
-        mesh_(mesh),
-        deal_(LaneDeal::create(inputs.lanes, inputs.placements.gradients, inputs.domains[0].sizes, 1,
-                               inputs.pieces)
-                  .value()) {
+      : inputs_(inputs), mesh_(mesh), deal_(deal_of(inputs).value()) {
     for (int r = 0; r < mesh.world().value; ++r) {
       at_.push_back(coordinates_in(inputs.domains[0], mesh, {r}));
       programs_.push_back(plan_program(inputs, at_.back()).value());
@@ -161,7 +157,7 @@ class Interpreter {
     const bool each_round = deal_.partial_axes() < at.size();
     const LaneRange lanes =
         each_round ? deal_.round_lanes(at, at.size(), task.round) : deal_.block(at, at.size());
-    const int piece = at.back() % inputs_.pieces;
+    const int piece = at.back() % inputs_.pieces.of_lane;
     Held held;
     for (const LaneRange& root : subtree_roots(lanes, inputs_.lanes))
       held = appended(held, sum_of(unit, root, piece));

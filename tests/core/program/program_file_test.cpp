@@ -53,7 +53,7 @@ TEST(ProgramFile, KeepsWhatOnlySomeProgramsHave) {
 
 TEST(ProgramFile, SaysThatLanesAreCutOnlyWhereTheyAre) {
   auto inputs = inputs_of(SomeJob{.ranks = 6, .numerics = Numerics::ordered, .elements = 1152});
-  inputs.pieces = 2;
+  inputs.pieces.of_lane = 2;
   inputs.lanes = 5;
   const auto file = file_of(plan_all(inputs).value());
 
@@ -63,7 +63,7 @@ TEST(ProgramFile, SaysThatLanesAreCutOnlyWhereTheyAre) {
   auto json = Json::parse(to_text(file));
   json["programs"][0]["program"]["pieces"] = 4;
   EXPECT_THAT(parse_program_file(json.dump()).error().message,
-              HasSubstr("4 pieces of a lane do not divide an axis of 6 ranks"));
+              HasSubstr("4 pieces of a lane, 1 on each rank, do not fit an axis of 6 ranks"));
 }
 
 TEST(ProgramFile, ListsRanksAsRanges) {
