@@ -100,6 +100,7 @@ const std::vector<OptionRow> kAllOptions{
     {"--tensor-parallel", "2", W::told},
     {"--tensor-slices", "2", W::told},
     {"--context-parallel", "2", W::told},
+    {"--context-pieces", "2", W::told},
     {"--pipeline-parallel", "2", W::told},
     {"--expert-parallel", "2", W::told, Among::alike, kMixture},
     {"--expert-tensor-parallel", "2", W::told, Among::alike, kMixture},

@@ -22,8 +22,8 @@ Result<void> UncutModel::forward_backward(Parameters parameters, Gradients gradi
                                           Tokens targets, const StepHooks& hooks) {
   TRY(forward_loss(parameters, tokens, targets, hooks));
   played_.back().is_trained = true;
-  for (const ExpertRoutes& layer : stage_->routes(0, 0)) played_.back().routes.push_back(layer.loss);
-  add_pass(tally_, stage_->routes(0, 0));
+  for (const ExpertRoutes& layer : stage_->routes(0, 0, 0)) played_.back().routes.push_back(layer.loss);
+  add_pass(tally_, stage_->routes(0, 0, 0));
   if (hooks.begin_backward) TRY(hooks.begin_backward());
   return stage_->backward(0, 0, {parameters, gradients, hooks}, {tokens, targets});
 }

@@ -25,15 +25,18 @@ inline std::vector<Trained> run_context(const Cut& cut, const Corpus& corpus, in
       disk);
 }
 
-/// The ranks that share each sequence and no more, in as many slices as the cut has parts of a layer.
+/// One rank, or the ranks that share each sequence where they have no fixed pieces, in as many slices as the
+/// cut has parts of a layer.
 inline Cut without_stages(const Cut& cut) {
-  return {.ranks = cut.context,
+  const int ranks = cut.pieces == 0 ? cut.context : 1;
+  return {.ranks = ranks,
           .tied = cut.tied,
           .strategy = core::Strategy::ddp,
           .slices = cut.all_slices(),
           .experts = cut.experts,
           .capacity = cut.capacity,
-          .context = cut.context};
+          .context = ranks,
+          .pieces = cut.pieces};
 }
 
 }  // namespace troupe::apps::gpt

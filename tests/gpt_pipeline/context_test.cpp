@@ -126,7 +126,7 @@ TEST(PipelineOfContext, RefusesUnevenlyCutSequencesBeforeItJoins) {
   for (const auto& result : report.results) {
     ASSERT_FALSE(result);
     EXPECT_EQ(result.error().message,
-              "context parallelism cuts a sequence in two pieces per rank, found 10 tokens for 2 ranks; "
+              "each piece of a sequence is two runs of its tokens, and 10 tokens cannot be cut in 2 pieces; "
               "choose a context that is a multiple of 4");
   }
 }

@@ -180,6 +180,33 @@ TEST(Mesh, EvaluatesAnswersAndExportsAsOneRankInSlices) {
   }
 }
 
+TEST(Mesh, EvaluatesAnswersAndExportsAlikeForSeveralPieces) {
+  const TrainingText text;
+  tests::ScratchFolder folder;
+  const auto asked = [&](const Cut& cut) {
+    return ask(cut, mesh_options(cut), text.corpus(), folder.path(cut.name()));
+  };
+  for (const bool tied : {true, false}) {
+    const auto expected = asked({.tied = tied, .slices = 2, .pieces = 4})[0];
+    ASSERT_FALSE(expected.exported.empty());
+    for (const auto& [tensor, context] : {std::pair{1, 2}, {1, 4}, {2, 1}, {2, 2}, {2, 4}}) {
+      const Cut cut{.ranks = tensor * context,
+                    .tied = tied,
+                    .tensor = tensor,
+                    .sequence = tensor > 1,
+                    .slices = 2,
+                    .context = context,
+                    .pieces = 4};
+      const auto ranks = asked(cut);
+      EXPECT_EQ(ranks[0].exported, expected.exported) << cut.name();
+      for (const auto& rank : ranks) {
+        EXPECT_EQ(rank.evaluation, expected.evaluation) << cut.name();
+        EXPECT_EQ(rank.logits, expected.logits) << cut.name();
+      }
+    }
+  }
+}
+
 /// Untied, in ordered numerics, on the first of two stages of two parts: C = 16, N = 32 rows, D = 4.
 TEST(Mesh, TellsWhatItSendsAlongEachAxis) {
   const TrainingText text;

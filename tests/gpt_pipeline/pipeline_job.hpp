@@ -37,8 +37,10 @@ struct Cut {
   bool capacity = false;  ///< which drops what is too much for an expert
   int expert_parallel = 1;
   int context = 1;        ///< ranks that share each sequence
+  int pieces = 0;         ///< of each sequence; 0: one for each of these
   int expert_tensor = 0;  ///< ranks that each expert is cut over; 0: as layers
 
+  int all_pieces() const { return pieces == 0 ? context : pieces; }
   int all_slices() const { return slices == 0 ? tensor : slices; }
   std::string name() const {
     const auto parts = fmt::format("{}parts{}{}", tensor, sequence ? "byrows" : "",
@@ -49,7 +51,7 @@ struct Cut {
                        : experts ? "experts"
                                  : "",
                        expert_parallel > 1 ? fmt::format("ep{}", expert_parallel) : "",
-                       context > 1 ? fmt::format("cp{}", context) : "",
+                       all_pieces() > 1 ? fmt::format("cp{}of{}", context, all_pieces()) : "",
                        expert_tensor > 0 ? fmt::format("etp{}", expert_tensor) : "");
   }
 
@@ -83,6 +85,7 @@ inline TrainerOptions trainer_options(const Cut& cut) {
   training.optimizer_instances = cut.copies;
   training.expert_parallel = cut.expert_parallel;
   training.context_parallel = cut.context;
+  training.context_pieces = cut.pieces;
   training.expert_tensor_parallel = cut.expert_tensor;
   training.lanes = 8;
   training.bucket_elements = 3000;

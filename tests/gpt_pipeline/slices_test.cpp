@@ -39,10 +39,10 @@ std::vector<Trained> train_sliced(const Cut& cut, int until = kSteps, actors::St
       disk);
 }
 
-/// The fewest ranks that the pieces of sequences take, with whole layers.
+/// One rank with whole layers and sequences.
 const Trained& alone(const Cut& cut) {
   static std::map<std::tuple<int, int, bool, bool>, Trained> known;
-  auto& found = known[{cut.all_slices(), cut.context, cut.tied, cut.experts}];
+  auto& found = known[{cut.all_slices(), cut.all_pieces(), cut.tied, cut.experts}];
   if (found.losses.empty()) found = train_sliced(without_stages(cut))[0];
   return found;
 }
@@ -111,10 +111,23 @@ std::vector<Cut> meshes() {
         all.add_next(next);
         next.expert_parallel = 2;
         if (tensor < 8) all.add(next, 2);
-        for (const int context : {2, 4}) {
+        for (const int context : {1, 2, 4}) {
+          if (tensor * context > 8) continue;
           next = cut;
           next.context = context;
-          if (tensor * context <= 8) all.add_next(next);
+          next.pieces = 4;
+          for (const bool experts : {false, true}) {
+            next.experts = experts;
+            all.add_next(next);
+            all.add_next(next);
+          }
+          if (context < 4) continue;
+          next.expert_parallel = 4;
+          all.add(next, 1);
+          next.experts = false;
+          next.expert_parallel = 1;
+          next.stages = 2;
+          all.add_next(next);
         }
       }
     }

@@ -271,7 +271,7 @@ INSTANTIATE_TEST_SUITE_P(
         model("--experts", "4", "0"),
         Resumed{{{"--experts", "4"}, {"--bias-rate", "0.1"}}, 97, "--experts 4 (it was saved with 0)", false},
         told("--steps", "6", "4"), told("--strategy", "ddp", "zero1"), told("--save-every", "1", "100"),
-        told("--tensor-slices", "2", "1")));
+        told("--tensor-slices", "2", "1"), told("--context-pieces", "2", "1")));
 
 TEST_F(ResumeWithOtherSettings, OfTheTextNeedsTheFlagToo) {
   std::ofstream(folder_->path("other")) << sample_text() << "x";

@@ -29,6 +29,13 @@ class SlicedProcesses : public testing::Test {
     EXPECT_EQ(result.exit_code, 0) << result.output;
     return result.output;
   }
+  /// What `gpt` says on two ranks to options that it does not take.
+  std::string train_refused(const Flags& options) {
+    const auto job = tests::gpt_command({2, 1, {}, options}, text_, folder_.path("refused"));
+    const auto result = tests::run_command(job, std::chrono::seconds(60));
+    EXPECT_NE(result.exit_code, 0) << result.output;
+    return result.output;
+  }
   std::string exported(const std::string& to) const {
     std::ifstream file(folder_.path(to) + "/model.safetensors", std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
@@ -59,6 +66,32 @@ TEST_F(SlicedProcesses, ExportTheSameBytesFromAnyMesh) {
       EXPECT_TRUE(exported(name) == alone) << ranks << " ranks, " << testing::PrintToString(options);
     }
   }
+}
+
+TEST_F(SlicedProcesses, ExportTheSameBytesWhoeverSharesSequences) {
+  const struct {
+    int ranks;
+    Flags options;
+  } meshes[] = {{2, {"--context-parallel", "2"}},
+                {4, {"--context-parallel", "4", "--strategy", "zero3"}},
+                {4, {"--context-parallel", "2", "--tensor-parallel", "2", "--sequence-parallel"}},
+                {2, {"--strategy", "zero3"}}};
+  const Flags model{"--tensor-slices", "2", "--context-pieces", "4", "--experts", "4"};
+  train(1, 3, model, {}, "one");
+  const auto alone = exported("one");
+  ASSERT_FALSE(alone.empty());
+  int number = 0;
+  for (const auto& [ranks, options] : meshes) {
+    const auto name = std::to_string(++number);
+    train(ranks, 3, model, options, name);
+    EXPECT_TRUE(exported(name) == alone) << ranks << " ranks, " << testing::PrintToString(options);
+  }
+  EXPECT_THAT(train_refused({"--context-pieces", "4", "--numerics", "fast"}),
+              testing::HasSubstr("use --numerics ordered, or leave --context-pieces out"));
+  EXPECT_THAT(train_refused({"--context-pieces", "3", "--context-parallel", "2"}),
+              testing::HasSubstr("choose a multiple of --context-parallel"));
+  EXPECT_THAT(train_refused({"--context-pieces", "2", "--pipeline-parallel", "2"}),
+              testing::HasSubstr("in a pipeline a rank computes one piece of each sequence"));
 }
 
 /// And a resume with another number of slices says so.

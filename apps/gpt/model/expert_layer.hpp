@@ -197,9 +197,14 @@ core::Result<void> experts_forward(const BlockContext<X>& context, const ExpertL
   const std::size_t C = context.config.width, F = context.config.experts.feed_forward;
   const auto& products = layer.routes->exchange.products;
   for (std::size_t e = 0; e < products.size(); ++e) {
+    const auto& [gate, up, down] = parameters.experts[e];
     for (const core::ExpertRows& part : products[e]) {
       const auto first = static_cast<std::size_t>(part.first), count = static_cast<std::size_t>(part.count);
-      if (count == 0) continue;
+      if (count == 0) {
+        // Members that one rank plays ask for the same parameters, whichever has rows.
+        for (const std::size_t weight : {gate, up, down}) TRY(pass.use(weight));
+        continue;
+      }
       const GatedRows<E> kept{
           count, C, F, layer.gate + first * F, layer.up + first * F, layer.hidden + first * F};
       TRY(gated_forward(context, parameters.experts[e], rows.x + first * C, kept, pass,

@@ -8,10 +8,10 @@
 namespace troupe::apps::gpt {
 
 std::vector<std::size_t> positions_of_member(std::size_t length, std::size_t members, std::size_t index) {
-  const std::size_t piece = length / (2 * members);
+  const std::size_t run = length / (2 * members);
   std::vector<std::size_t> positions;
   for (const std::size_t own : {index, 2 * members - 1 - index}) {
-    for (std::size_t i = 0; i < piece; ++i) positions.push_back(own * piece + i);
+    for (std::size_t i = 0; i < run; ++i) positions.push_back(own * run + i);
   }
   return positions;
 }
@@ -19,8 +19,8 @@ std::vector<std::size_t> positions_of_member(std::size_t length, std::size_t mem
 core::Result<BatchShape> SequencePart::shape_of(BatchShape shape, std::size_t members) {
   if (shape.length % (2 * members) == 0) return BatchShape{shape.batch, shape.length / members};
   return core::fail(core::Errc::invalid_argument,
-                    "context parallelism cuts a sequence in two pieces per rank, found {} tokens for {} "
-                    "ranks; choose a context that is a multiple of {}",
+                    "each piece of a sequence is two runs of its tokens, and {} tokens cannot be cut in {} "
+                    "pieces; choose a context that is a multiple of {}",
                     shape.length, members, 2 * members);
 }
 

@@ -21,8 +21,8 @@ SequenceMember member_of(const Group* group) {
   return group == nullptr ? SequenceMember{} : SequenceMember{group->size(), group->index()};
 }
 
-/// The positions of a sequence of T tokens that a member keeps. The sequence is cut into 2N pieces, and
-/// member i keeps pieces i and 2N - 1 - i, so that causal attention is the same work for each. T is a
+/// The positions of a sequence of T tokens that a member keeps, its piece. The sequence is cut into 2N runs,
+/// and member i keeps runs i and 2N - 1 - i, so that causal attention is the same work for each. T is a
 /// multiple of 2N.
 std::vector<std::size_t> positions_of_member(std::size_t length, std::size_t members, std::size_t index);
 
@@ -34,7 +34,7 @@ class SequencePart {
 
   /// `shape` describes whole sequences and must pass shape_of().
   SequencePart(BatchShape shape, const SequenceMember& member);
-  /// The shape of one member's part. Errc::invalid_argument if the pieces are not equal.
+  /// The shape of one member's part. Errc::invalid_argument if the runs are not equal.
   static core::Result<BatchShape> shape_of(BatchShape shape, std::size_t members);
 
   const BatchShape& whole() const { return shape_; }

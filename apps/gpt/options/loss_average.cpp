@@ -1,5 +1,7 @@
 #include "apps/gpt/options/loss_average.hpp"
 
+#include <vector>
+
 #include "apps/gpt/options/run_options.hpp"
 #include "core/errors.hpp"
 
@@ -31,9 +33,16 @@ void StepAverage::set(StepHooks& hooks) const {
   hooks.router_factor = router_factor_;
 }
 
-core::Result<void> StepAverage::end_lane(actors::Session& session, double losses, std::size_t targets) const {
-  if (rows_) return session.end_lane(losses, static_cast<double>(targets));
-  return session.end_lane(losses / session.training().microbatches);
+core::Result<void> StepAverage::end_lane(actors::Session& session, std::span<const Piece> pieces) const {
+  std::vector<actors::PieceLoss> told;
+  for (const auto& [losses, targets] : pieces) {
+    if (rows_) {
+      told.push_back({losses, static_cast<double>(targets)});
+    } else {
+      told.push_back({losses / session.training().microbatches});
+    }
+  }
+  return session.end_lane(told);
 }
 
 std::optional<double> TargetMean::value() const {

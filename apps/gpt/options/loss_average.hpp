@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "actors/session/session.hpp"
@@ -31,9 +32,13 @@ class StepAverage {
 
   /// Sets what the hooks say about losses.
   void set(StepHooks& hooks) const;
-  /// Ends a lane whose microbatches have losses that add up to `losses`, and as many targets, of this rank's
-  /// part of its sequences.
-  core::Result<void> end_lane(actors::Session& session, double losses, std::size_t targets) const;
+  /// The sum of the losses of a lane's microbatches, and their targets, in one piece of its sequences.
+  struct Piece {
+    double losses = 0;
+    std::size_t targets = 0;
+  };
+  /// Ends a lane, with each of this rank's pieces.
+  core::Result<void> end_lane(actors::Session& session, std::span<const Piece> pieces) const;
 
  private:
   std::optional<std::size_t> rows_;  ///< of a microbatch; none: its losses are means

@@ -261,6 +261,7 @@ Rows ranks(Options& o, const Common& common) {
        "divides it [as many as --tensor-parallel]",
        only({"1"})},
       common("context-parallel", only({"1"}), W::told),
+      common("context-pieces", only({"0", "1"})),
   };
 }
 

@@ -158,6 +158,7 @@ Settings settings_of(const Options& options, const RunOptions& run) {
   all.as(ChangeWeight::curve).add("--dtype", core::name_of(trainer.arithmetic.dtype));
   all.as(ChangeWeight::told)
       .add("--tensor-slices", slices_of(trainer.session.training, trainer.tensor))
+      .add("--context-pieces", trainer.session.training.pieces_of_lane())
       .add("--device", run.world.device.substr(0, run.world.device.find(':')));
   all.as(ChangeWeight::none)
       .add("--initial-deviation", trainer.model.initial_deviation)

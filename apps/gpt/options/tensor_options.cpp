@@ -50,10 +50,10 @@ core::Result<void> check_tensor_options(const core::TrainingOptions& training, c
                 "--sequence-parallel is between tensor-parallel ranks, and there is one; add "
                 "--tensor-parallel 2 or more, or leave it out");
   }
-  if (is_local && (slices_of(training, tensor) > 1 || training.context_parallel > 1)) {
+  if (is_local && (slices_of(training, tensor) > 1 || training.pieces_of_lane() > 1)) {
     return fail(Errc::invalid_argument,
                 "--local is one rank that computes whole layers; leave it out, or --tensor-parallel, "
-                "--tensor-slices and --context-parallel");
+                "--tensor-slices, --context-parallel and --context-pieces");
   }
   return {};
 }
@@ -69,6 +69,8 @@ std::vector<std::pair<std::string, std::string>> describe(const core::TrainingOp
   if (slices > 1) rows.emplace_back("tensor slices", std::to_string(slices));
   if (training.context_parallel > 1)
     rows.emplace_back("context-parallel ranks", std::to_string(training.context_parallel));
+  if (training.own_pieces() > 1)
+    rows.emplace_back("pieces of each sequence", std::to_string(training.pieces_of_lane()));
   return rows;
 }
 

@@ -30,10 +30,10 @@ int stage_ranks(const TrainerOptions& options, core::WorldSize world) {
   return world.value / options.session.training.pipeline_parallel;
 }
 
-/// The rank's tokens of each sequence. ContextRank has checked that they are cut evenly.
-BatchShape batch_of_rank(const TrainerOptions& options) {
-  const auto members = static_cast<std::size_t>(options.session.training.context_parallel);
-  return {options.microbatch.batch, options.microbatch.length / members};
+/// A piece of each sequence. ContextRank has checked that they are cut evenly.
+BatchShape batch_of_piece(const TrainerOptions& options) {
+  const auto pieces = static_cast<std::size_t>(options.session.training.pieces_of_lane());
+  return {options.microbatch.batch, options.microbatch.length / pieces};
 }
 
 Result<core::PipelineSchedule> schedule_with(const TrainerOptions& options, StageDeal deal) {
@@ -112,23 +112,24 @@ Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace 
   if (has_copy && cut.is_first()) bytes += head.message_bytes(how);
   if (has_copy && cut.is_last())
     bytes += head.value_bytes() + (is_ordered ? stages : 1) * head.message_bytes(how);
-  return bytes + stage_bytes(options.model, cut, stage_shape(options, place, schedule, cut.stage),
-                             options.arithmetic, device);
+  const auto pieces = static_cast<std::size_t>(options.session.training.own_pieces());
+  return bytes + pieces * stage_bytes(options.model, cut, stage_shape(options, place, schedule, cut.stage),
+                                      options.arithmetic, device);
 }
 
 StageShape stage_shape(const TrainerOptions& options, PipelinePlace place,
                        const core::PipelineSchedule& schedule, int stage) {
-  return {.batch = batch_of_rank(options),
+  return {.batch = batch_of_piece(options),
           .keep = options.arithmetic.keep,
           .slots = schedule.stages > 1 ? StageRunner(schedule, stage).slots() : PassSlots{1, 1},
           .is_split = splits_backward(options),
           .share = share_of(options, place.rank),
-          .context_parallel = static_cast<std::size_t>(options.session.training.context_parallel)};
+          .context_parallel = static_cast<std::size_t>(options.session.training.pieces_of_lane())};
 }
 
 HeadShape head_shape(const TrainerOptions& options) {
   const auto parts = static_cast<std::size_t>(options.session.training.tensor_parallel);
-  return {batch_of_rank(options).rows(), options.model.width, options.model.vocabulary / parts,
+  return {batch_of_piece(options).rows(), options.model.width, options.model.vocabulary / parts,
           options.arithmetic.dtype};
 }
 

@@ -71,7 +71,7 @@ RankModel::RankModel(const TrainerOptions& options, PipelinePlace place, StageCu
           static_cast<std::size_t>(stage_shape(options_, place_, schedule_, cut_.stage).slots.activations),
           Batch(options_.microbatch)),
       readable_(table().size()),
-      gradients_(table().size()) {}
+      gradients_(table().size() * own_pieces()) {}
 
 std::vector<core::ParameterSpec> RankModel::parameters() const {
   auto specs = session_parameters(table(), options_);
@@ -137,7 +137,7 @@ Result<void> RankModel::open_experts() {
   std::vector<StageCut> cuts;
   for (int stage = 0; stage < cut_.stages; ++stage)
     cuts.push_back(TRY(cut_model(options_.model, options_.pipeline, cut_.stages, stage)));
-  route_losses_ = TRY(RouteLosses::open(*session_, options_.model, cut_, cuts));
+  route_losses_ = TRY(RouteLosses::open(*session_, options_.model, cut_, cuts, own_pieces()));
   return {};
 }
 
@@ -309,11 +309,17 @@ Result<void> RankModel::forward(const core::PipelinePass& done, PassSlots slots)
   average_.set(hooks);
   const StageText text{batch.tokens(), batch.targets()};
   TRY(model_->forward(done.chunk, slots, pass(hooks), text));
-  add_pass(tally_, model_->routes(done.chunk, slot));
-  if (route_losses_) TRY(route_losses_->give(done, model_->routes(done.chunk, slot)));
+  for (std::size_t piece = 0; piece < own_pieces(); ++piece) {
+    const auto routes = model_->routes(done.chunk, slot, piece);
+    add_pass(tally_, routes);
+    if (route_losses_) TRY(route_losses_->give(done, piece, routes));
+  }
   if (!ends(done.chunk)) return {};
-  lanes_->set_targets(done.microbatch, context_ ? context_->own_targets(options_.microbatch, batch.targets())
-                                                : batch.target_count());
+  for (std::size_t piece = 0; piece < own_pieces(); ++piece) {
+    lanes_->set_targets(
+        done.microbatch, piece,
+        context_ ? context_->own_targets(options_.microbatch, piece, batch.targets()) : batch.target_count());
+  }
   TRY(model_->loss(done.chunk, slot, pass(hooks), text));
   return route_losses_ ? take_losses_before(done.microbatch + 1) : Result<void>{};
 }
@@ -322,9 +328,11 @@ Result<void> RankModel::forward(const core::PipelinePass& done, PassSlots slots)
 Result<void> RankModel::take_losses_before(int microbatch) {
   const int first = std::exchange(losses_taken_, std::max(losses_taken_, microbatch));
   const auto losses = TRY(model_->take_losses(static_cast<std::size_t>(losses_taken_ - first)));
+  auto loss = losses.begin();
   for (int i = first; i < losses_taken_; ++i) {
-    const StageLoss& loss = losses[static_cast<std::size_t>(i - first)];
-    lanes_->set_loss(i, route_losses_ ? TRY(route_losses_->total(i, loss.words)) : loss.total());
+    for (std::size_t piece = 0; piece < own_pieces(); ++piece, ++loss)
+      lanes_->set_loss(i, piece,
+                       route_losses_ ? TRY(route_losses_->total(i, piece, loss->words)) : loss->total());
   }
   return {};
 }
@@ -392,8 +400,10 @@ Result<std::optional<double>> RankModel::evaluate(std::size_t batches) {
     mean.count(batch.target_count());
   }
   if (cut_.is_last()) {
-    for (const StageLoss& loss : TRY(model_->take_losses(batches)))
-      total += context_ ? TRY(context_->sum(loss.words)) : loss.words;
+    std::vector<double> words;
+    for (const StageLoss& loss : TRY(model_->take_losses(batches))) words.push_back(loss.words);
+    for (std::size_t i = 0; i < words.size(); i += own_pieces())
+      total += context_ ? TRY(context_->sum(std::span(words).subspan(i, own_pieces()))) : words[i];
   }
   TRY(settle());
   TRY(broadcast(std::as_writable_bytes(std::span(&total, 1)), cut_.stages - 1));

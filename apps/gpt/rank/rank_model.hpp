@@ -73,7 +73,10 @@ class RankModel final : private StageWork {
 
   /// Whether the following calls need other ranks, in which case all ranks must make them. In an evaluation
   /// of the session.
-  bool needs_others() const { return is_cut() || peers_ || share_->is_shared() || context_; }
+  bool needs_others() const {
+    const bool shares_sequences = options_.session.training.context_parallel > 1;
+    return is_cut() || peers_ || share_->is_shared() || shares_sequences;
+  }
   /// Mean loss over all targets of `batches` microbatches that cover the evaluation text evenly; none if they
   /// have no target.
   core::Result<std::optional<double>> evaluate(std::size_t batches);
@@ -103,6 +106,8 @@ class RankModel final : private StageWork {
 
   /// Other ranks have other layers.
   bool is_cut() const { return cut_.stages > 1; }
+  /// Pieces of each sequence that this rank computes.
+  std::size_t own_pieces() const { return static_cast<std::size_t>(options_.session.training.own_pieces()); }
   bool is_on_host() const { return device_.kind() != gpu::DeviceKind::cuda; }
   core::Result<void> make_stage();
   core::Result<void> open_experts();
@@ -170,11 +175,11 @@ class RankModel final : private StageWork {
   std::vector<std::int64_t> began_, ended_;
   std::vector<Batch> batches_;              ///< per slot
   std::vector<const std::byte*> readable_;  ///< by place in the whole table
-  std::vector<float*> gradients_;
-  std::vector<float> answer_;         ///< logits
-  std::vector<std::byte> read_;       ///< a parameter from another stage, or from the device
-  std::vector<float> wide_;           ///< as above, in f32
-  std::optional<std::size_t> taken_;  ///< the parameter whose values `whole_` has
+  std::vector<float*> gradients_;           ///< the same for each own piece, one after another
+  std::vector<float> answer_;               ///< logits
+  std::vector<std::byte> read_;             ///< a parameter from another stage, or from the device
+  std::vector<float> wide_;                 ///< as above, in f32
+  std::optional<std::size_t> taken_;        ///< the parameter whose values `whole_` has
   std::span<const std::byte> whole_;
 };
 

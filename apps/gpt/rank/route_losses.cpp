@@ -31,9 +31,12 @@ std::vector<actors::TrainerGroupSpec> RouteLosses::groups(core::WorldSize world,
 }
 
 Result<RouteLosses> RouteLosses::open(actors::Session& session, const ModelConfig& config,
-                                      const StageCut& cut, const std::vector<StageCut>& all) {
+                                      const StageCut& cut, const std::vector<StageCut>& all,
+                                      std::size_t pieces) {
+  CHECK(pieces == 1 || cut.stages == 1, "stages send the losses of one piece");
   RouteLosses losses;
   losses.layers_ = config.layers;
+  losses.pieces_ = pieces;
   losses.stage_ = cut.stage;
   losses.cuts_ = all;
   for (int stage = 0; stage + 1 < cut.stages; ++stage)
@@ -42,13 +45,12 @@ Result<RouteLosses> RouteLosses::open(actors::Session& session, const ModelConfi
 }
 
 std::span<std::byte> RouteLosses::place(int microbatch, ModelPart part) {
-  const auto first = static_cast<std::size_t>(microbatch) * layers_ + part.first;
-  return std::as_writable_bytes(std::span(values_).subspan(first, part.end - part.first));
+  return std::as_writable_bytes(std::span(&value(microbatch, 0, part.first), part.end - part.first));
 }
 
 Result<void> RouteLosses::begin_step(const core::PipelineSchedule& schedule) {
   const auto microbatches = static_cast<std::size_t>(schedule.microbatches);
-  values_.assign(microbatches * layers_, 0);
+  values_.assign(microbatches * pieces_ * layers_, 0);
   sending_.clear();
   receiving_.assign(groups_.size(), std::vector<Posted>(microbatches));
   if (stage_ + 1 < schedule.stages) return {};
@@ -64,22 +66,22 @@ Result<void> RouteLosses::begin_step(const core::PipelineSchedule& schedule) {
   return {};
 }
 
-Result<void> RouteLosses::give(const core::PipelinePass& forward, std::span<const ExpertRoutes> routes) {
+Result<void> RouteLosses::give(const core::PipelinePass& forward, std::size_t piece,
+                               std::span<const ExpertRoutes> routes) {
   const auto part = cuts_[static_cast<std::size_t>(stage_)].parts[static_cast<std::size_t>(forward.chunk)];
   for (std::size_t layer = part.first; layer < part.end; ++layer)
-    values_[static_cast<std::size_t>(forward.microbatch) * layers_ + layer] = routes[layer].loss;
+    value(forward.microbatch, piece, layer) = routes[layer].loss;
   if (static_cast<std::size_t>(stage_) == groups_.size()) return {};
   const std::span<const std::byte> sent = place(forward.microbatch, part);
   sending_.push_back(TRY(group(stage_).send(gpu::view_of(sent), core::DType::u8, 1)));
   return {};
 }
 
-Result<double> RouteLosses::total(int microbatch, double words) {
+Result<double> RouteLosses::total(int microbatch, std::size_t piece, double words) {
   for (int stage = 0; stage < stage_; ++stage)
     TRY(group(stage).wait(receiving_[static_cast<std::size_t>(stage)][static_cast<std::size_t>(microbatch)]));
   double all = words;
-  for (std::size_t layer = 0; layer < layers_; ++layer)
-    all += values_[static_cast<std::size_t>(microbatch) * layers_ + layer];
+  for (std::size_t layer = 0; layer < layers_; ++layer) all += value(microbatch, piece, layer);
   return static_cast<double>(static_cast<float>(all));
 }
 

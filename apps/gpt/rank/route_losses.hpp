@@ -17,29 +17,34 @@ class RouteLosses {
  public:
   /// A group of two for each stage before the last, with its own stream.
   static std::vector<actors::TrainerGroupSpec> groups(core::WorldSize world, int stages);
-  /// The session was joined with groups().
+  /// The session was joined with groups(). A rank has `pieces` of each sequence, one if there are stages.
   static core::Result<RouteLosses> open(actors::Session& session, const ModelConfig& config,
-                                        const StageCut& cut, const std::vector<StageCut>& all);
+                                        const StageCut& cut, const std::vector<StageCut>& all,
+                                        std::size_t pieces);
 
   /// For a step with these forwards.
   core::Result<void> begin_step(const core::PipelineSchedule& schedule);
   /// After a forward of this stage; `routes` are those of all layers.
-  core::Result<void> give(const core::PipelinePass& forward, std::span<const ExpertRoutes> routes);
+  core::Result<void> give(const core::PipelinePass& forward, std::size_t piece,
+                          std::span<const ExpertRoutes> routes);
   /// On the last stage: the loss including that of the words.
-  core::Result<double> total(int microbatch, double words);
+  core::Result<double> total(int microbatch, std::size_t piece, double words);
   core::Result<void> settle();
 
  private:
   using Posted = actors::TrainerGroup::Posted;
 
+  double& value(int microbatch, std::size_t piece, std::size_t layer) {
+    return values_[(static_cast<std::size_t>(microbatch) * pieces_ + piece) * layers_ + layer];
+  }
   std::span<std::byte> place(int microbatch, ModelPart part);
   actors::TrainerGroup& group(int stage) { return *groups_[static_cast<std::size_t>(stage)]; }
 
-  std::size_t layers_ = 0;
+  std::size_t layers_ = 0, pieces_ = 1;
   int stage_ = 0;
   std::vector<StageCut> cuts_;
   std::vector<actors::TrainerGroup*> groups_;   ///< by stage, for those before the last
-  std::vector<double> values_;                  ///< by microbatch, then layer
+  std::vector<double> values_;                  ///< by microbatch, then piece, then layer
   std::vector<std::vector<Posted>> receiving_;  ///< on the last stage, by stage and microbatch: the last part
   std::vector<Posted> sending_;
 };

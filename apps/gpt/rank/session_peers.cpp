@@ -89,7 +89,7 @@ Result<ModelConfig> model_of_rank(ModelConfig config, const core::TrainingOption
   // A layer's share of this is then what the rank has.
   config.experts.feed_forward = config.experts.feed_forward / parts * config.experts.columns;
   config.experts.ranks = static_cast<std::size_t>(std::max(training.expert_ranks(), 1));
-  config.experts.members = static_cast<std::size_t>(std::max(training.context_parallel, 1));
+  config.experts.members = static_cast<std::size_t>(std::max(training.pieces_of_lane(), 1));
   config.experts.grouped = training.numerics == core::Numerics::fast && config.experts.ranks > 1;
   // Those with the same share of the layers: tensor-parallel ranks have neighbouring numbers.
   config.experts.place =

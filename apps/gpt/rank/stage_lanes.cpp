@@ -53,7 +53,8 @@ StageLanes::StageLanes(actors::Session& session, const StageParameters& paramete
       is_whole_(is_whole),
       lanes_(session.lanes()),
       per_lane_(session.training().microbatches),
-      losses_(static_cast<std::size_t>(microbatches()), 0),
+      pieces_(static_cast<std::size_t>(session.training().own_pieces())),
+      losses_(at(microbatches(), 0), 0),
       targets_(losses_.size(), 0) {}
 
 Result<void> StageLanes::reserve(int lanes) {
@@ -128,8 +129,15 @@ Result<void> StageLanes::find_gradients(int chunk, std::span<float*> gradients) 
   const auto [begin, end] = parameters_.chunk(chunk);
   for (std::size_t place = begin; place < end; ++place) {
     const auto index = *parameters_.index(place);
-    const bool is_shared = TRY(session_.sources(index)) > 1;  // an expert's, with one gradient per source
-    gradients[place] = is_shared ? nullptr : TRY(session_.gradient_memory(index)).as<float>().data();
+    const int sources = TRY(session_.sources(index));
+    if (pieces_ == 1) {  // an expert's has one gradient per source
+      gradients[place] = sources > 1 ? nullptr : TRY(session_.gradient_memory(index)).as<float>().data();
+      continue;
+    }
+    for (int piece = 0; piece < sources; ++piece) {
+      gradients[static_cast<std::size_t>(piece) * table_.specs.size() + place] =
+          TRY(session_.gradient_memory(index, piece)).as<float>().data();
+    }
   }
   return {};
 }
@@ -167,13 +175,14 @@ Result<void> StageLanes::add_waiting(int lane) {
 }
 
 Result<void> StageLanes::end_lane(int lane) {
-  double losses = 0;
-  std::size_t targets = 0;
+  std::vector<StepAverage::Piece> sums(pieces_);
   for (int i = lane * per_lane_; i < (lane + 1) * per_lane_; ++i) {
-    losses += losses_[static_cast<std::size_t>(i)];
-    targets += targets_[static_cast<std::size_t>(i)];
+    for (std::size_t piece = 0; piece < pieces_; ++piece) {
+      sums[piece].losses += losses_[at(i, piece)];
+      sums[piece].targets += targets_[at(i, piece)];
+    }
   }
-  return average_.end_lane(session_, losses, targets);
+  return average_.end_lane(session_, sums);
 }
 
 }  // namespace troupe::apps::gpt

@@ -67,21 +67,25 @@ class StageLanes {
   /// Before forward of a microbatch on a rank that has all layers; elsewhere it does nothing. Sets where the
   /// lane's gradients go.
   core::Result<void> begin_forward(int microbatch, std::span<float*> gradients);
-  /// Before a chunk adds to gradients for a microbatch: sets where, by place in the whole table.
+  /// Before a chunk adds to gradients for a microbatch: sets where, by place in the whole table, for each
+  /// own piece of sequences.
   core::Result<void> begin(int chunk, int microbatch, std::span<float*> gradients);
   /// The chunk's contribution to a parameter for the current microbatch is complete. The first failure is
   /// kept for end().
   void ready(std::size_t place);
   core::Result<void> end(int chunk, int microbatch);
   /// For the outcome of the step; on the last stage.
-  void set_loss(int microbatch, double loss) { losses_[static_cast<std::size_t>(microbatch)] = loss; }
-  void set_targets(int microbatch, std::size_t targets) {
-    targets_[static_cast<std::size_t>(microbatch)] = targets;
+  void set_loss(int microbatch, std::size_t piece, double loss) { losses_[at(microbatch, piece)] = loss; }
+  void set_targets(int microbatch, std::size_t piece, std::size_t targets) {
+    targets_[at(microbatch, piece)] = targets;
   }
 
  private:
   using Waiting = gpu::Buffer;  ///< gradients of a chunk's parameters, one after another
 
+  std::size_t at(int microbatch, std::size_t piece) const {
+    return static_cast<std::size_t>(microbatch) * pieces_ + piece;
+  }
   std::size_t waiting_bytes(int chunk) const;
   core::Result<void> begin_lane(int microbatch);
   core::Result<void> find_gradients(int chunk, std::span<float*> gradients);
@@ -95,7 +99,8 @@ class StageLanes {
   const bool is_whole_;
   std::vector<core::Lane> lanes_;
   int per_lane_;
-  std::vector<double> losses_;                      ///< per microbatch; of other stages zeros
+  std::size_t pieces_;                              ///< of each sequence, on this rank
+  std::vector<double> losses_;                      ///< per microbatch and piece; of other stages zeros
   std::vector<std::size_t> targets_;                ///< as above
   StepAverage average_;                             ///< of the step
   std::map<std::pair<int, int>, Waiting> waiting_;  ///< by lane, counted from the first, and chunk

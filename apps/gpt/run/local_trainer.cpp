@@ -67,7 +67,7 @@ Result<StepReport> LocalTrainer::step() {
                                                   static_cast<std::uint32_t>(microbatch)});
       const StageText text{batch_.tokens(), batch_.targets()};
       double with_routers = TRY(forward(text, hooks));
-      for (const ExpertRoutes& layer : model_->routes(0, 0)) with_routers += layer.loss;
+      for (const ExpertRoutes& layer : model_->routes(0, 0, 0)) with_routers += layer.loss;
       loss += static_cast<double>(static_cast<float>(with_routers));
       TRY(model_->backward(0, 0, {readable_, gradients_, hooks}, text));
       targets += batch_.target_count();

@@ -45,7 +45,9 @@ class ContextStage final : public TrainableStage {
   void add_head_gradient(const HeadFactors& factors, float* gradient) override {
     stage_->add_head_gradient(factors, gradient);
   }
-  std::span<const ExpertRoutes> routes(int chunk, int slot) override { return stage_->routes(chunk, slot); }
+  std::span<const ExpertRoutes> routes(int chunk, int slot, std::size_t piece) override {
+    return stage_->routes(chunk, slot, piece);
+  }
 
   core::Result<void> forward_sequence(int chunk, const StagePass& pass,
                                       std::span<const std::int32_t> tokens) override;

@@ -32,7 +32,7 @@ class EngineStage : public TrainableStage {
   void add_head_gradient(const HeadFactors& factors, float* gradient) override {
     core_->add_head_gradient(factors, gradient);
   }
-  std::span<const ExpertRoutes> routes(int chunk, int slot) override {
+  std::span<const ExpertRoutes> routes(int chunk, int slot, std::size_t) override {
     return core_->activations(chunk, slot).routes;
   }
 

@@ -23,13 +23,13 @@ namespace troupe::apps::gpt {
 
 /// What one stage keeps in memory besides parameters.
 struct StageShape {
-  BatchShape batch;  ///< this rank's tokens of it, if a group shares each sequence
+  BatchShape batch;  ///< one member's tokens of it, if a group shares each sequence
   Keep keep = Keep::activations;
   PassSlots slots{1, 1};  ///< the number of microbatches of a chunk whose activations and inputs are kept at
                           ///< a time
   bool is_split = false;  ///< backward is in two halves
   TensorShare share{};    ///< of each layer, if a group of ranks shares the stage
-  std::size_t context_parallel = 1;  ///< ranks that share each sequence
+  std::size_t context_parallel = 1;  ///< members that share each sequence
 };
 
 /// The ranks that a rank computes a stage with; null: alone.
@@ -98,7 +98,8 @@ class TrainableStage {
   virtual core::Result<void> forward(int chunk, PassSlots slots, const StagePass& pass, StageText text) = 0;
   /// For a chunk that ends the model, after its forward.
   virtual core::Result<void> loss(int chunk, int slot, const StagePass& pass, StageText text) = 0;
-  /// The first `count` losses that have not been taken yet, in order. Waits only for these.
+  /// Those of the first `count` microbatches that have not been taken yet, in order; of each piece of these,
+  /// if this rank has several of its sequences. Waits only for these.
   virtual core::Result<std::vector<StageLoss>> take_losses(std::size_t count) = 0;
   /// For a microbatch that has been through forward, and loss. If backwards are split, it adds nothing to
   /// gradients; backward_weight() does.
@@ -109,8 +110,9 @@ class TrainableStage {
   virtual HeadFactors head_factors(int chunk, int slot) = 0;
   /// Adds a microbatch's contribution to `gradient` (V, C).
   virtual void add_head_gradient(const HeadFactors& factors, float* gradient) = 0;
-  /// Where forward sent the rows of a model with experts: for all layers, of which the chunk's are in use.
-  virtual std::span<const ExpertRoutes> routes(int chunk, int slot) = 0;
+  /// Where forward sent the rows, of one of this rank's pieces of sequences, in a model with experts: for all
+  /// layers, of which the chunk's are in use.
+  virtual std::span<const ExpertRoutes> routes(int chunk, int slot, std::size_t piece) = 0;
 
   /// One sequence of 1..T tokens through a chunk, in the first slots.
   virtual core::Result<void> forward_sequence(int chunk, const StagePass& pass,

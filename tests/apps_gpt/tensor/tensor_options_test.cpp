@@ -32,6 +32,9 @@ TEST(TensorOptions, ReachTheRunAndItsReport) {
   EXPECT_EQ(slices.trainer.tensor.slices, 2);
   EXPECT_THAT(slices.configuration, testing::Contains(testing::Pair("tensor slices", "2")));
   EXPECT_EQ(run_of("").value().configuration.size() + 1, slices.configuration.size());
+  const RunOptions pieces = run_of("--context-pieces 4 --context-parallel 2").value();
+  EXPECT_EQ(pieces.trainer.session.training.own_pieces(), 2);
+  EXPECT_THAT(pieces.configuration, testing::Contains(testing::Pair("pieces of each sequence", "4")));
   const RunOptions both = run_of("--tensor-slices 8 --tensor-parallel 2").value();
   EXPECT_THAT(both.configuration, testing::Contains(testing::Pair("tensor-parallel ranks", "2")));
   EXPECT_THAT(both.configuration, testing::Contains(testing::Pair("tensor slices", "8")));
@@ -52,6 +55,8 @@ TEST(TensorOptions, RefuseWhatExcludesEachOther) {
   EXPECT_THAT(run_of("--local --tensor-slices 2").error().message,
               HasSubstr("--local is one rank that computes whole layers"));
   EXPECT_THAT(run_of("--local --context-parallel 2").error().message,
+              HasSubstr("--local is one rank that computes whole layers"));
+  EXPECT_THAT(run_of("--local --context-pieces 2").error().message,
               HasSubstr("--local is one rank that computes whole layers"));
   EXPECT_TRUE(run_of("--context-parallel 2 --tensor-slices 2"));
   EXPECT_TRUE(run_of("--context-parallel 2 --tensor-parallel 2 --sequence-parallel"));

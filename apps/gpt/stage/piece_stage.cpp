@@ -1,0 +1,86 @@
+#include "apps/gpt/stage/piece_stage.hpp"
+
+#include <utility>
+
+#include "core/disregard.hpp"
+#include "core/errors.hpp"
+
+namespace troupe::apps::gpt {
+
+using core::Result;
+
+PieceStage::PieceStage(InStep& members, std::vector<std::unique_ptr<TrainableStage>> stages)
+    : members_(members), stages_(std::move(stages)) {
+  CHECK(stages_.size() == members_.members(), "each member has a stage");
+}
+
+StepHooks PieceStage::hooks_of(const StepHooks& own) {
+  StepHooks hooks = own;
+  if (own.before_use) {
+    hooks.before_use = [this, &own](std::size_t parameter) {
+      return members_.meet([&] { return own.before_use(parameter); });
+    };
+  }
+  if (own.begin_backward) {
+    hooks.begin_backward = [this, &own] { return members_.meet(own.begin_backward); };
+  }
+  if (own.gradient_ready) {
+    hooks.gradient_ready = [this, &own](std::size_t parameter) {
+      const auto met = members_.meet([&]() -> Result<void> {
+        own.gradient_ready(parameter);
+        return {};
+      });
+      core::disregard(met, "the members' run ends with their first failure");
+    };
+  }
+  return hooks;
+}
+
+Result<void> PieceStage::run(const StagePass& pass, const Body& body) {
+  return members_.run([&](std::size_t member) {
+    const StepHooks hooks = hooks_of(pass.hooks);
+    const std::size_t count = pass.parameters.size();
+    const auto gradients =
+        pass.gradients.empty() ? pass.gradients : pass.gradients.subspan(member * count, count);
+    return body(*stages_[member], {pass.parameters, gradients, hooks});
+  });
+}
+
+Result<void> PieceStage::forward(int chunk, PassSlots slots, const StagePass& pass, StageText text) {
+  return run(pass, [&](auto& stage, const auto& own) { return stage.forward(chunk, slots, own, text); });
+}
+
+Result<void> PieceStage::loss(int chunk, int slot, const StagePass& pass, StageText text) {
+  return run(pass, [&](auto& stage, const auto& own) { return stage.loss(chunk, slot, own, text); });
+}
+
+Result<std::vector<StageLoss>> PieceStage::take_losses(std::size_t count) {
+  std::vector<StageLoss> losses;
+  for (std::size_t i = 0; i < count; ++i) {
+    for (const auto& stage : stages_) losses.push_back(TRY(stage->take_losses(1)).front());
+  }
+  return losses;
+}
+
+Result<void> PieceStage::backward(int chunk, int slot, const StagePass& pass, StageText text) {
+  return run(pass, [&](auto& stage, const auto& own) { return stage.backward(chunk, slot, own, text); });
+}
+
+Result<void> PieceStage::backward_weight(int slot, const StagePass& pass) {
+  return run(pass, [&](auto& stage, const auto& own) { return stage.backward_weight(slot, own); });
+}
+
+Result<void> PieceStage::forward_sequence(int chunk, const StagePass& pass, TokenSpan tokens) {
+  return run(pass, [&](auto& stage, const auto& own) { return stage.forward_sequence(chunk, own, tokens); });
+}
+
+Result<std::span<const float>> PieceStage::logits_of(int chunk, std::size_t token, const StagePass& pass) {
+  std::span<const float> logits;  // the same at all members
+  TRY(run(pass, [&](auto& stage, const auto& own) -> Result<void> {
+    logits = TRY(stage.logits_of(chunk, token, own));
+    return {};
+  }));
+  return logits;
+}
+
+}  // namespace troupe::apps::gpt
