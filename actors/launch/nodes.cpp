@@ -1,4 +1,4 @@
-// What the NodeAgent makes of nodes that are lost and that come.
+// How the NodeAgent deals with nodes that are lost, and with nodes that join.
 #include <algorithm>
 #include <csignal>
 
@@ -63,7 +63,7 @@ NodeEffects NodeAgentMachine::adopt(const Adopted& adopted, std::chrono::nanosec
   launched_ = now;
   spares_ = adopted.running;
   for (const int slot : slots_) spares_.erase(slot);
-  // Those that were to be started once the ranks had formed.
+  // These were to be started once the ranks had formed.
   for (int slot = nodes_.front().slots(); slot < slot_count(); ++slot) {
     if (!adopted.running.contains(slot) && !rank_of(slot)) free_slots_.insert(slot);
   }
@@ -80,7 +80,7 @@ NodeEffects NodeAgentMachine::adopt(const Adopted& adopted, std::chrono::nanosec
   if (lost.empty()) {
     form_again(now, effects);
   } else if (!mend(lost, {true, true}, now, effects)) {
-    // Those that run are ended before others are started.
+    // Running processes are ended before others are started.
     alive_ = 0;
     spares_.clear();
     generation_ = config_.first_generation;
@@ -108,7 +108,7 @@ NodeEffects NodeAgentMachine::node_added(NodeShare share, std::chrono::nanosecon
   return node_ready(static_cast<int>(nodes_.size()) - 1, now);
 }
 
-/// Not while somebody is being replaced. A node that the job could do without costs no restart.
+/// Waits while somebody is being replaced. A node that the job could do without costs no restart.
 NodeEffects NodeAgentMachine::take_in() {
   NodeEffects effects;
   if (is_rebuilding_ || state_ != State::watching || is_dismissed_ || alive_ < world()) return effects;
@@ -124,7 +124,7 @@ NodeEffects NodeAgentMachine::take_in() {
   return effects;
 }
 
-/// The generation begins when those that are there have cleared away, and are enough.
+/// The generation begins when the nodes that are left have cleared away, and are enough.
 bool NodeAgentMachine::can_begin() const {
   int present = 0;
   int ranks = 0;

@@ -32,11 +32,12 @@ struct GradientBucketConfig {
 /// Counts the gradients of one bucket and says when it may be reduced: counting -> ready -> reduced.
 ///
 /// The bucket learns how often a parameter's gradient comes in a lane from the first lane that uses it. Once
-/// it knows that of all its parameters it is ready with the last expected gradient (GB-1: a bucket is
-/// launched once per step, after exactly the learned number of gradients of its last lane; where each round
-/// reduces, after every lane). GB-2: the bucket is called reduced only after the collective's completion.
-/// GB-3: nothing of a step is prepared before the shard was stepped in the previous step, which clears the
-/// bucket's gradients. A trainer that reads none of the bucket's parameters does not wait for that.
+/// it knows this of all its parameters, it is ready when the last expected gradient has come (GB-1: a bucket
+/// is launched once per step, after exactly the learned number of gradients of its last lane; where each
+/// round reduces, after every lane). GB-2: the bucket is called reduced only after the collective's
+/// completion. GB-3: no gradient of a step is prepared before the shard has been stepped in the previous one,
+/// which clears the bucket's gradients. A trainer that reads none of the bucket's parameters does not wait
+/// for that.
 class GradientBucketMachine final : public Machine {
  public:
   explicit GradientBucketMachine(GradientBucketConfig config);

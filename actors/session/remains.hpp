@@ -21,7 +21,7 @@
 
 namespace troupe::actors {
 
-/// What finish_step() returned, without times.
+/// The outcome that finish_step() returned, without times.
 StepOutcome outcome_of(const messages::StepDecided& decided);
 
 /// What an ended session leaves in its process for the next epoch: the memory of its state, and what is
@@ -47,9 +47,9 @@ class Remains final : public Keepsake {
   const std::vector<gpu::BufferView>& memory() const { return memory_; }
   DataPlane& data() { return *parts_.data; }
 
-  /// On the last step. If survivor().knows_last_decision.
+  /// The decision about the last step, where survivor().knows_last_decision.
   std::string decision() const;
-  /// Finishes the next step as another rank's decision() says. If survivor().may_finish_next.
+  /// Finishes the next step as another rank's decision() says, where survivor().may_finish_next.
   core::Result<void> finish(const std::string& decision);
 
  private:

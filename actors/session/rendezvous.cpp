@@ -15,9 +15,9 @@ using core::Errc;
 
 namespace {
 
-/// For the Coordinator to take one part. A connection that is lost ends the wait before.
+/// The time that the Coordinator has to take one part. A lost connection ends the wait earlier.
 constexpr std::chrono::seconds kPartDeadline{60};
-/// Between the number of further parts and the first one.
+/// The character between the number of further parts and the first one.
 constexpr char kEndOfNumber = ':';
 
 std::string key_of_part(const std::string& key, std::size_t part) {

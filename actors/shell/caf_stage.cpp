@@ -26,7 +26,7 @@ namespace {
 using messages::Envelope;
 using messages::Role;
 
-/// What subscribers are told about an envelope. What is sent to several roles counts once, as sent to the
+/// An envelope as subscribers are told of it. One that is sent to several roles counts once, as sent to the
 /// trainer.
 std::optional<RankEvent> event_of(const Envelope& envelope) {
   using Kind = RankEvent::Kind;
@@ -50,7 +50,7 @@ std::optional<RankEvent> event_of(const Envelope& envelope) {
 
 }  // namespace
 
-/// What actors refer to. It is left behind with the actor system where that cannot end.
+/// The state that actors refer to. It is left behind with the actor system where that cannot end.
 struct CafStage::Impl {
   explicit Impl(CafStageOptions given) : options(std::move(given)) {
     configure(config, options.policy, options.workers);
@@ -77,8 +77,8 @@ struct CafStage::Impl {
 
 namespace {
 
-/// The shell of every role: passes messages to the host one at a time. What the host throws is the business
-/// of the role's parent.
+/// The shell of every role: passes messages to the host one at a time. Exceptions of the host are the
+/// business of the role's parent.
 class RoleActor final : public caf::event_based_actor, private EffectSink {
  public:
   RoleActor(caf::actor_config& config, CafStage::Impl* stage, messages::Address self,
@@ -124,7 +124,7 @@ class RoleActor final : public caf::event_based_actor, private EffectSink {
     armed_[id] = generation;
     wait_on({id, generation, posix::Countdown(after, clock().now())});
   }
-  /// In pieces, since the time in which the process is stopped does not count.
+  /// Waits in pieces, because time in which the process is stopped does not count.
   void wait_on(caf_messages::TimerFired timer) {
     if (armed_[timer.id] != timer.generation) return;
     const auto wait = timer.left.next_wait(clock().now());
@@ -168,7 +168,7 @@ void CafStage::Impl::post(Envelope envelope, Unit from) {
     tell(found->second, caf_messages::Posted{std::move(envelope), gpu::HostLine::current().past()}, from);
 }
 
-/// For an actor that has ended though nobody told it to.
+/// Called for an actor that has ended although nobody told it to.
 void CafStage::Impl::fail_rank(std::string why) {
   if (is_ending) return;
   options.log.say(LogLevel::error, why);
@@ -187,9 +187,8 @@ core::Result<std::unique_ptr<CafStage>> CafStage::create(CafStageOptions options
 
 CafStage::CafStage(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-/// All that is waited for has a limit, whatever actors of the trainer do: roles may stand behind them in the
-/// scheduler's queue for ever. Only a role's handler that runs is waited for; what it does has limits of its
-/// own.
+/// Every wait here has a limit, whatever the trainer's actors do: roles may be queued behind them in the
+/// scheduler for ever. Only a role's running handler is waited for; what it does has limits of its own.
 CafStage::~CafStage() {
   impl_->is_ending = true;
   for (auto& [address, part] : impl_->parts) caf::anon_send_exit(part, caf::exit_reason::user_shutdown);

@@ -42,7 +42,7 @@ inline std::optional<RankLost> end_of_rank(const NetworkEvent& event) {
   return RankLost{
       left->rank,
       {core::Errc::peer_lost,
-       fmt::format("rank {} left before the job was over; see its log for why", left->rank.value)}};
+       fmt::format("rank {} left before the job had ended; see its log for why", left->rank.value)}};
 }
 
 /// Called with one event at a time, in order, by the network's own thread (in simulation by the event loop).

@@ -57,7 +57,7 @@ std::uint64_t elements_of(const Operation& operation) {
 
 core::Result<std::shared_ptr<FlightRecorder>> FlightRecorder::open(const Options& options) {
   const auto refused = [&](int error) {
-    return core::fail(Errc::io, "cannot make the flight record {}: {}; see the room in /dev/shm",
+    return core::fail(Errc::io, "cannot make the flight record {}: {}; see how much room /dev/shm has",
                       options.path, std::strerror(error));
   };
   ::unlink(options.path.c_str());

@@ -15,8 +15,8 @@ namespace {
 using core::Errc;
 using core::Result;
 
-/// The slot of messages with this tag and size: those of different sizes do not meet. Large sizes are there
-/// as a hash.
+/// The slot for messages with this tag and size: messages of different sizes never meet. Large sizes are
+/// hashed.
 std::uint64_t slot_of(std::uint32_t tag, std::size_t bytes) {
   constexpr int kBits = 32;
   constexpr std::size_t kExact = std::size_t{1} << (kBits - 1);
@@ -122,7 +122,7 @@ Peers::~Peers() {
     std::lock_guard lock(posting_);
     is_busy = stream_ != nullptr && completed() != posted_;
   }
-  if (is_busy) abort({Errc::aborted, "the group was destroyed before its last operation was over"});
+  if (is_busy) abort({Errc::aborted, "the group was destroyed before its last operation had ended"});
   stream_.reset();
 }
 
@@ -172,7 +172,8 @@ Result<void> Peers::wait(std::uint64_t posted, std::chrono::nanoseconds limit) {
     if (changed_.wait_for(lock, part, is_over)) break;
     limit -= part;
     if (limit <= std::chrono::nanoseconds::zero())
-      return core::fail(Errc::timeout, "group '{}': operation {} did not end within the time of this wait",
+      return core::fail(Errc::timeout,
+                        "group '{}': operation {} did not end in the time that this wait allows",
                         group_->name(), posted);
   }
   if (failure_ && posted >= first_failed_) return tl::unexpected(*failure_);

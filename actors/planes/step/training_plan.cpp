@@ -206,8 +206,8 @@ class BucketPlanner {
     }
   }
 
-  /// A bucket closes when it is large enough; each is a resident unit. In the order in which backward
-  /// completes them, whichever buffer they are in.
+  /// A bucket closes when it is large enough; each is a resident unit. They come in the order in which
+  /// backward completes them, whichever buffer they are in.
   core::Result<void> by_size() {
     std::vector<core::BufferLayout> layouts;
     std::vector<std::vector<std::size_t>> members;

@@ -306,7 +306,7 @@ void TransportMachine::leave(Time now) {
     put(FrameKind::farewell, now, [&](ByteWriter out) { out.number(received_); });
     state_ = State::leaving;
   } else if (!is_joined()) {
-    lose({Errc::aborted, "this side left before the handshake was over"});
+    lose({Errc::aborted, "this side left before the handshake had ended"});
   }
 }
 

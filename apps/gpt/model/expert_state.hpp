@@ -26,8 +26,8 @@ core::Result<core::ExpertTally> expert_load(actors::Session& session, const Mode
 /// Biases of all routers, (layers, experts); layers without experts have zeros.
 core::Result<void> read_biases(actors::Session& session, const ModelConfig& config,
                                std::vector<float>& biases);
-/// Checkpoints once had loads and biases among their common values, and not as tensors: takes those, if there
-/// are any. Errc::mismatch for those of another model.
+/// Older checkpoints have loads and biases among their common values instead of as tensors: takes those, if
+/// there are any. Errc::mismatch for those of another model.
 core::Result<void> take_earlier_state(actors::Session& session, const ModelConfig& config,
                                       const core::Value& common);
 

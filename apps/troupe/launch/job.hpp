@@ -31,7 +31,7 @@ struct Job {
   std::string token;     ///< TROUPE_JOB_TOKEN, 64 hexadecimal digits: what ranks prove to each other
   int ranks = 1;         ///< of this node
   int fewest_ranks = 1;  ///< of this node, with which the job goes on if some are lost
-  /// Ranks that could stay are asked to, when another one has failed. With several nodes that of node 0
+  /// Ranks that can stay are asked to when another one has failed. With several nodes, node 0's option
   /// counts.
   bool keeps_processes = false;
   /// Another launcher of node 0 may go on with the job.
@@ -60,7 +60,7 @@ core::Result<Job> prepare_job(LaunchOptions options);
 core::Result<void> name_job(Job& job, std::string id);
 /// A new name for it.
 std::string unique_id(const Job& job);
-/// What this launcher is called among those of the job, also those that it replaces.
+/// This launcher's name among those of the job, including those that it replaces.
 std::string launcher_name(const Job& job);
 /// NAME=value in the environment of all processes that this node's launcher has started.
 std::string mark_of(const Job& job);

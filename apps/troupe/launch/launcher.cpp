@@ -37,7 +37,7 @@ using core::Result;
 
 namespace {
 
-/// What every launcher of this process needs.
+/// The things that every launcher of this process needs.
 struct Scene {
   explicit Scene(asio::io_context& loop) : clock(loop), processes(loop), terminal(loop) {}
 
@@ -52,7 +52,7 @@ std::set<int> signals_of(const Job& job) {
   return signals;
 }
 
-/// The command, short enough for a first frame however long it is, and still only equal if it is.
+/// The command, shortened to fit a first frame. Two of them are equal only if the commands are.
 std::vector<std::string> in_short(const std::vector<std::string>& program) {
   constexpr std::size_t kMostWords = 100;
   constexpr std::size_t kMostBytes = 200;
@@ -142,7 +142,7 @@ Result<int> lead(Job& job, asio::io_context& loop, Lobby& lobby) {
   const JobRecord* const before = journal && journal->before() ? &*journal->before() : nullptr;
   const bool is_one_host = actors::is_loopback(job.meeting.host);
   auto secret = TRY(find_secret(secret_of(job, true), actors::process_variables()));
-  if (!secret) return core::fail(Errc::io, "the launchers' secret has vanished while it was made");
+  if (!secret) return core::fail(Errc::io, "the launchers' secret disappeared while it was being made");
   // Processes that stay know each other by it.
   if (before && is_one_host) secret = TRY(actors::token_from_hex(before->secret));
   if (before) job.place.resumed = before->generation + 1;
@@ -189,7 +189,7 @@ Result<int> run_with_others(Job& job) {
 }  // namespace
 
 Result<int> run_job(Job& job) {
-  // Asio reports by exceptions that descriptors are used up.
+  // Asio throws where no descriptor is left.
   try {
     ::signal(SIGPIPE, SIG_IGN);
     return job.meeting.nodes == 1 ? run_alone(job) : run_with_others(job);

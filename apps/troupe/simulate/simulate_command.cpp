@@ -51,7 +51,7 @@ struct Options {
   ChaosCommandOptions chaos;
 };
 
-/// What one seed gave.
+/// The result of one seed.
 struct Run {
   std::uint64_t seed = 0;
   std::string job;  ///< what was drawn for it, where something was
@@ -288,8 +288,9 @@ void add_simulate_command(CLI::App& troupe, int& exit_code) {
       "die, and its bits are compared with those of one rank")
       ->capture_default_str();
   add_number(*command, "--units", o->units, {1, 1024}, "Layers of the model")->capture_default_str();
-  add_number(*command, "--layer-ms", o->layer_milliseconds, {0, 60'000},
-             "Virtual milliseconds that forward, and backward, of a layer takes; 0: a twentieth of one")
+  add_number(
+      *command, "--layer-ms", o->layer_milliseconds, {0, 60'000},
+      "Virtual milliseconds that a layer's forward takes, and so does its backward; 0: a twentieth of one")
       ->capture_default_str();
   for (const auto* name : {"optimizer-instances", "gathered-units", "numerics", "wire-dtype",
                            "context-parallel", "lanes", "microbatches"})

@@ -152,7 +152,7 @@ TEST_F(HostilePeer, MayReportItsOwnFailure) {
   const auto reason = answer_to({21, 1, Role::rank_supervisor, Role::coordinator, failure_of_rank(1)});
 
   EXPECT_THAT(ears_.heard(), ElementsAre("coordinator: RankFailed"));
-  EXPECT_THAT(reason, HasSubstr("rank 1 left before the job was over"));
+  EXPECT_THAT(reason, HasSubstr("rank 1 left before the job had ended"));
 }
 
 TEST_F(HostilePeer, CannotBringAVerdict) {

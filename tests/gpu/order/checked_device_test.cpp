@@ -45,7 +45,7 @@ class CheckedDeviceTest : public testing::Test {
 
 TEST_F(CheckedDeviceTest, NamesBothTasksTheirStreamsAndTheMissingEdge) {
   zero(a_.view(), update_.get());
-  run();  // It was over long before, in this run.
+  run();  // It had ended long before, in this run.
   copy(a_.view(), b_.view(), communication_.get());
 
   EXPECT_THAT(found_, ElementsAre(HasSubstr("'copy' on stream communication reads bytes 0 to 256 of 256 that "

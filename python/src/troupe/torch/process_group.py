@@ -38,7 +38,7 @@ REDUCTIONS = {
 OF_BOOLEANS = {_c.SUM: _c.MAX, _c.PRODUCT: _c.MIN}
 _UNSET: Any = timedelta(milliseconds=-1)  # the timeout of options that have none
 _STRIDED, _SUM = torch.strided, _OPS.SUM
-# An operation that was over when its call returned has no Work, which torch.distributed would wait for.
+# An operation that had ended when its call returned has no Work, which torch.distributed would wait for.
 Work = Optional[c10d.Work]
 
 

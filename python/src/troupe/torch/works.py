@@ -42,7 +42,7 @@ def _result_of(future: Any) -> Any:
 
 
 class Completed(c10d.Work):
-    """An operation that was over when its call returned. What torch hands out for a Work in Python is another object,
+    """An operation that had ended when its call returned. What torch hands out for a Work in Python is another object,
     which forwards wait() and get_future() and nothing else; complete_torchs_work() has the rest."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
