@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <new>
@@ -11,9 +12,17 @@
 
 namespace troupe::posix {
 
+namespace {
+
+std::size_t guard_bytes() {
+  return static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
 struct Fiber::State {
   std::function<void()> body;
-  void* stack = nullptr;
+  void* mapping = nullptr;  ///< the stack, below it a page that ends the process
   std::size_t stack_bytes = 0;
   ucontext_t inside{};
   ucontext_t outside{};
@@ -32,14 +41,15 @@ Fiber::Fiber(std::function<void()> body, std::size_t stack_bytes) : state_(std::
   state_->body = std::move(body);
   state_->stack_bytes = stack_bytes;
   // Untouched pages of the mapping cost nothing, so hundreds of fibers are cheap.
-  state_->stack =
-      mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  state_->mapping = mmap(nullptr, stack_bytes + guard_bytes(), PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
   // Without memory this does what `new` does: the handler of a program ends it with a sentence.
-  if (const auto handler = std::get_new_handler(); handler != nullptr && state_->stack == MAP_FAILED)
+  if (const auto handler = std::get_new_handler(); handler != nullptr && state_->mapping == MAP_FAILED)
     handler();
-  CHECK(state_->stack != MAP_FAILED, "there is memory for a fiber's stack");
+  CHECK(state_->mapping != MAP_FAILED, "there is memory for a fiber's stack");
+  CHECK(mprotect(state_->mapping, guard_bytes(), PROT_NONE) == 0, "the end of a stack can be guarded");
   CHECK(getcontext(&state_->inside) == 0, "a context can be made");
-  state_->inside.uc_stack.ss_sp = state_->stack;
+  state_->inside.uc_stack.ss_sp = static_cast<std::byte*>(state_->mapping) + guard_bytes();
   state_->inside.uc_stack.ss_size = stack_bytes;
   state_->inside.uc_link = &state_->outside;
   auto address = reinterpret_cast<std::uintptr_t>(state_.get());
@@ -49,7 +59,7 @@ Fiber::Fiber(std::function<void()> body, std::size_t stack_bytes) : state_(std::
 
 Fiber::~Fiber() {
   CHECK(!state_->running, "a fiber is not destroyed from within");
-  munmap(state_->stack, state_->stack_bytes);
+  munmap(state_->mapping, state_->stack_bytes + guard_bytes());
 }
 
 void Fiber::resume() {
