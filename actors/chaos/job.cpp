@@ -39,6 +39,7 @@ LauncherHello ChaosJob::hello_of(int host) {
   hello.host = fmt::format("host{}", host);
   hello.instance = fmt::format("launcher{}", ++launchers);
   hello.node = setup.node_ranks ? host : -1;
+  hello.is_numbered = setup.node_ranks;
   hello.ranks = setup.ranks;
   hello.fewest_ranks = setup.fewest_ranks > 0 ? setup.fewest_ranks : setup.ranks;
   hello.spares = setup.spares;

@@ -37,8 +37,11 @@ NodeAdmission::Answer NodeAdmission::take_in(LauncherHello hello, const std::str
 
 /// It may be there for one whose loss is not noticed yet.
 bool NodeAdmission::may_be_free_soon(const std::string& instance, std::chrono::nanoseconds now) {
-  const auto first = too_many_.try_emplace(instance, now).first->second;
-  return now < first + terms_.loss_noticed;
+  constexpr std::chrono::nanoseconds kMostBetween = std::chrono::seconds(1);
+  auto& wait = too_many_.try_emplace(instance, Wait{now}).first->second;
+  wait.seen += std::min(now - wait.last_seen, kMostBetween);
+  wait.last_seen = now;
+  return wait.seen < terms_.loss_noticed;
 }
 
 bool NodeAdmission::are_all_here() const {
@@ -51,19 +54,28 @@ void NodeAdmission::begin() {
   is_present_.assign(static_cast<std::size_t>(table_.size()), true);
 }
 
+/// The place of a lost node as large as this one, otherwise of any lost one; -1: all are here.
+int NodeAdmission::place_for(const LauncherHello& hello) const {
+  int found = -1;
+  for (int each = table_.size(); --each > 0;) {
+    if (is_here(each)) continue;
+    if (found < 0 || table_.check_return(each, hello) || !table_.check_return(found, hello)) found = each;
+  }
+  return found;
+}
+
 /// A launcher that comes while the job runs: one that was lost, or one in its place.
 NodeAdmission::Answer NodeAdmission::take_back(LauncherHello hello, const std::string& address,
                                                std::chrono::nanoseconds now) {
-  // Where nodes come and go, a launcher's number is the one that it got, unless another has got it since
-  // then.
+  // A launcher's number is the one that it got, unless another has got it since then; where nodes come and
+  // go, also if it was started as this node.
   int node = hello.node;
   const auto is_of_another = [&] {
     return node > 0 && node < table_.size() && is_here(node) && member(node).hello.instance != hello.instance;
   };
-  if (table_.may_change() && (hello.job.empty() || is_of_another())) node = -1;
-  for (int each = 1; node < 0 && each < table_.size(); ++each) {
-    if (!is_here(each)) node = each;
-  }
+  if (table_.may_change() && hello.job.empty()) node = -1;
+  if ((table_.may_change() || !hello.is_numbered) && is_of_another()) node = -1;
+  if (node < 0) node = place_for(hello);
   const bool is_known = node > 0 && node < table_.size();
   if (!is_known && table_.may_change() && !table_.is_complete()) {
     const auto added = table_.add(std::move(hello), address);
@@ -83,6 +95,10 @@ NodeAdmission::Answer NodeAdmission::take_back(LauncherHello hello, const std::s
                    true};
   const auto fits = table_.check_return(node, hello);
   if (!fits) return Refusal{fits.error().message};
+  if (node != hello.node) {  // what it has kept belongs to another node
+    hello.running.clear();
+    hello.started.clear();
+  }
   table_.replace(node, std::move(hello), address);
   is_present_[static_cast<std::size_t>(node)] = true;
   return Joined{node};
@@ -114,7 +130,8 @@ std::optional<Adopted> NodeAdmission::adopted() const {
   for (std::size_t node = 0; node < before_->ranks.size(); ++node) {
     const auto& [id, hello, address, number, first_slot] = table_.members()[node];
     const bool is_same = hello.ranks == before_->ranks[node] && hello.spares == before_->spares[node];
-    if (!is_same || (node > 0 && hello.running.empty())) return std::nullopt;
+    const bool has_kept = hello.node == static_cast<int>(node) && !hello.running.empty();
+    if (!is_same || (node > 0 && !has_kept)) return std::nullopt;
     for (const int slot : hello.running) found.running.insert(first_slot + slot);
   }
   return found;

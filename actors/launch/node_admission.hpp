@@ -79,6 +79,7 @@ class NodeAdmission {
  private:
   Answer take_in(LauncherHello hello, const std::string& address, std::chrono::nanoseconds now);
   Answer take_back(LauncherHello hello, const std::string& address, std::chrono::nanoseconds now);
+  int place_for(const LauncherHello& hello) const;
   bool may_be_free_soon(const std::string& instance, std::chrono::nanoseconds now);
   bool is_here(int node) const { return is_present_[static_cast<std::size_t>(node)]; }
   const NodeTable::Member& member(int node) const { return table_.members()[static_cast<std::size_t>(node)]; }
@@ -88,8 +89,12 @@ class NodeAdmission {
   std::optional<JobRecord> before_;
   bool has_begun_ = false;
   std::vector<bool> is_present_;  ///< by node, once the job has begun
-  /// Launchers for which there was no place, by instance, and since when.
-  std::map<std::string, std::chrono::nanoseconds> too_many_;
+  /// How long a launcher has been waiting for a place, as far as it was seen to: a pause of this process is
+  /// not a wait.
+  struct Wait {
+    std::chrono::nanoseconds last_seen{}, seen{};
+  };
+  std::map<std::string, Wait> too_many_;  ///< by instance
 };
 
 }  // namespace troupe::actors

@@ -16,6 +16,7 @@ struct LauncherHello {
   std::string instance;      ///< unique for each launcher's process
   std::string job;           ///< of which it was a node already, and has lost the connection; or empty
   int node = -1;             ///< -1: any
+  bool is_numbered = false;  ///< was started as this node; otherwise it got the number from the job
   std::vector<int> running;  ///< slots of processes that it has kept of that job
   std::vector<int> started;  ///< the generations in which they were
   std::vector<int> free_ports;

@@ -77,6 +77,7 @@ Hello introduce(const Job& job) {
   hello.host = host_name();
   hello.instance = posix::unique_name();
   hello.node = job.meeting.node;
+  hello.is_numbered = hello.node >= 0;
   hello.ranks = job.ranks;
   hello.fewest_ranks = job.fewest_ranks;
   hello.spares = job.options.spares;

@@ -21,14 +21,16 @@ LauncherHello hello_of(const std::string& host, int node = -1) {
   LauncherHello hello;
   hello.host = hello.instance = host;
   hello.node = node;
+  hello.is_numbered = node >= 0;
   hello.ranks = 2;
   hello.fewest_ranks = 1;
   return hello;
 }
 
-/// One that has been a node of the job, and has kept processes in these slots.
+/// One that has been a node of the job, which gave it the number, and has kept processes in these slots.
 LauncherHello back_of(const std::string& host, int node, std::vector<int> running = {}) {
   auto hello = hello_of(host, node);
+  hello.is_numbered = false;
   hello.job = "job";
   hello.started.assign(running.size(), 4);
   hello.running = std::move(running);
@@ -96,9 +98,65 @@ TEST(NodeAdmission, OneTooManyTriesUntilLossesWouldBeNoticed) {
     return answered<Refusal>(admission.admit(hello_of("n2"), "10.0.0.3", seconds(second))).may_try_again;
   };
 
-  EXPECT_TRUE(may_try_again(10));
-  EXPECT_TRUE(may_try_again(15));
+  for (int second = 10; second < 16; ++second) EXPECT_TRUE(may_try_again(second));
   EXPECT_FALSE(may_try_again(16));
+}
+
+/// The launcher of node 0 may have been stopped, and has not looked at its connections since then.
+TEST(NodeAdmission, APauseIsNoWaitForAPlace) {
+  auto admission = begun(2, 2);
+  const auto may_try_again = [&](int second) {
+    return answered<Refusal>(admission.admit(hello_of("n2"), "10.0.0.3", seconds(second))).may_try_again;
+  };
+
+  EXPECT_TRUE(may_try_again(10));
+  EXPECT_TRUE(may_try_again(30)) << "after 20 s in which nothing was noticed";
+  admission.lose(1);
+  EXPECT_EQ(answered<Joined>(admission.admit(hello_of("n2"), "10.0.0.3", seconds(31))).node, 1);
+}
+
+/// A job of three nodes, which are all needed; of the last one, with `ranks` ranks, and the one before it the
+/// launchers are lost.
+NodeAdmission without_two(int ranks = 2) {
+  auto admission = admission_of(3, 3);
+  answered<Guest>(admission.admit(hello_of("n1"), "10.0.0.2", {}));
+  auto last = hello_of("n2");
+  last.ranks = ranks;
+  answered<Guest>(admission.admit(last, "10.0.0.3", {}));
+  admission.begin();
+  admission.lose(1);
+  admission.lose(2);
+  return admission;
+}
+
+TEST(NodeAdmission, LauncherWhosePlaceWasTakenHasAnother) {
+  auto admission = without_two();
+
+  const auto fresh = answered<Joined>(admission.admit(hello_of("n2 again"), "10.0.0.3", {}));
+  const auto moved = answered<Joined>(admission.admit(back_of("n1", 1, {0, 1}), "10.0.0.2", {}));
+
+  EXPECT_EQ(fresh.node, 1);
+  EXPECT_EQ(moved.node, 2);
+  EXPECT_THAT(admission.table().members()[2].hello.running, testing::IsEmpty()) << "it was another node's";
+  answered<Refusal>(admission.admit(back_of("n2", 2), "10.0.0.3", {}));
+}
+
+TEST(NodeAdmission, LauncherStartedAsANodeIsNoOther) {
+  auto admission = without_two();
+  answered<Joined>(admission.admit(hello_of("n2 again"), "10.0.0.3", {}));
+  auto numbered = back_of("n1", 1);
+  numbered.is_numbered = true;
+
+  EXPECT_TRUE(answered<Refusal>(admission.admit(numbered, "10.0.0.2", {})).may_try_again);
+}
+
+TEST(NodeAdmission, NewLauncherTakesAPlaceOfItsSize) {
+  auto admission = without_two(3);
+  auto larger = hello_of("n2 again");
+  larger.ranks = 3;
+
+  EXPECT_EQ(answered<Joined>(admission.admit(larger, "10.0.0.3", {})).node, 2);
+  EXPECT_EQ(answered<Joined>(admission.admit(hello_of("n1 again"), "10.0.0.2", {})).node, 1);
 }
 
 TEST(NodeAdmission, LauncherMayComeBackBeforeTheJobBegins) {
@@ -108,7 +166,7 @@ TEST(NodeAdmission, LauncherMayComeBackBeforeTheJobBegins) {
     return answered<Refusal>(admission.admit(hello_of("again", 1), "10.0.0.2", seconds(second)));
   };
 
-  EXPECT_TRUE(refused(10).may_try_again);
+  for (int second = 10; second < 16; ++second) EXPECT_TRUE(refused(second).may_try_again);
   EXPECT_FALSE(refused(16).may_try_again) << "two launchers were given one node rank";
   admission.leave(first.id);
   answered<Guest>(admission.admit(hello_of("again", 1), "10.0.0.2", seconds(17)));
@@ -150,6 +208,7 @@ TEST(NodeAdmission, NextLauncherGoesOnWithNodesThatKeptProcesses) {
   EXPECT_THAT(found->slots, ElementsAre(0, 2, 3));
   EXPECT_THAT(found->running, ElementsAre(2, 3));
   EXPECT_FALSE(adopted(back_of("n1", 1))) << "it has kept none";
+  EXPECT_FALSE(adopted(back_of("n2", 2, {0, 1}))) << "it was another node";
   EXPECT_FALSE(adopted(larger)) << "it has another size";
 }
 

@@ -10,8 +10,8 @@
 
 namespace troupe::actors {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LauncherHello, version, host, instance, job, node, running, started,
-                                   free_ports, ranks, fewest_ranks, spares, settings, program)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LauncherHello, version, host, instance, job, node, is_numbered, running,
+                                   started, free_ports, ranks, fewest_ranks, spares, settings, program)
 
 }  // namespace troupe::actors
 
