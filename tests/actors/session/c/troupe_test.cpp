@@ -141,7 +141,7 @@ TEST_F(CInterface, TakesEveryOptionThatItNames) {
               name == "checkpoints" || name == "local-checkpoints" || name == "f32-gradients")
         << name << ": directories are taken as they are, all else is checked";
   }
-  EXPECT_EQ(count, 59u);
+  EXPECT_EQ(count, 60u);
 }
 
 TEST_F(CInterface, TakesNothingForNull) {
