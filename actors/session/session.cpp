@@ -26,7 +26,7 @@ core::Result<std::unique_ptr<Session>> Session::join(RankWorld& world, SessionOp
                       "this world has, or had, a session or an attempt to join; make another one");
   }
   auto plan = plan_training(std::move(parameters), options.training, world.world_size(),
-                            unit_passes(options.passes), options.order, options.operations);
+                            unit_passes(options.passes), options.order, options.operations, world.programs());
   // Nobody waits for a rank that is alone, and its world is as before.
   if (!plan && world.world_size().value == 1) return tl::unexpected(std::move(plan.error()));
   auto parts = std::make_unique<Parts>(world, std::move(options), plan.value_or(TrainingPlan{}));

@@ -22,6 +22,10 @@
 #include "gpu/device.hpp"
 #include "messages/envelope.hpp"
 
+namespace troupe::core {
+class KnownPrograms;
+}
+
 namespace troupe::actors {
 
 /// Filters what a Network returns for a message: a lost peer, or a network that has said farewell, is
@@ -116,6 +120,9 @@ class RankWorld {
   virtual std::shared_ptr<gpu::FlightRecorder> recorder() { return nullptr; }
   /// What is said to people.
   virtual Logger log(Subsystem of) const = 0;
+
+  /// What the ranks of this process have planned; null: it has one.
+  virtual std::shared_ptr<core::KnownPrograms> programs() { return nullptr; }
 
   /// Is told what the roles do that run on the trainer's thread; null: nobody asks.
   virtual RoleWitness* witness() { return nullptr; }

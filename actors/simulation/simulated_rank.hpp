@@ -28,8 +28,9 @@ struct SimulatedSurroundings {
   gpu::SimulatedFabric& fabric;
   InvariantMonitor& monitor;
   std::uint64_t seed = 0;
-  Storage* storage = nullptr;            ///< shared by all ranks; null: no checkpoints
-  std::shared_ptr<Mailboxes> mailboxes;  ///< shared by all ranks
+  Storage* storage = nullptr;                     ///< shared by all ranks; null: no checkpoints
+  std::shared_ptr<Mailboxes> mailboxes;           ///< shared by all ranks
+  std::shared_ptr<core::KnownPrograms> programs;  ///< shared by all ranks
   /// One per rank; empty: no local copies.
   std::vector<Storage*> local_storages = {};
   /// A job of the I/O worker takes up to this long.
@@ -119,6 +120,7 @@ class SimulatedRank final : public RankWorld, private TrainerPatience, private R
   Logger log(Subsystem of) const override { return {*log_, of}; }
   /// What was said to people, in order.
   const std::vector<std::string>& logged() const { return said_; }
+  std::shared_ptr<core::KnownPrograms> programs() override { return surroundings_.programs; }
   RoleWitness* witness() override { return this; }
   std::vector<WaitReport> wait_reports() override;
   std::uint64_t message_count() const override { return messages_; }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/program/job_programs.hpp"
 #include "core/step_count.hpp"
 
 namespace troupe::actors {
@@ -48,6 +49,7 @@ void Simulation::add_ranks(const std::vector<SimulatedProcess*>& processes) {
                                      options_.seed,
                                      options_.storage,
                                      std::make_shared<Mailboxes>(),
+                                     std::make_shared<core::KnownPrograms>(),
                                      options_.local_storages,
                                      options_.io_delay,
                                      options_.local_io_delays};

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "core/errors.hpp"
@@ -15,15 +17,6 @@
 
 namespace troupe::core {
 namespace {
-
-/// A block's number of lanes, and in `ordered` numerics its place in the tree, which determine its roots.
-struct BlockShape {
-  int count = 0;
-  int offset = 0;
-  bool is_last = false;
-
-  friend auto operator<=>(const BlockShape&, const BlockShape&) = default;
-};
 
 BlockShape shape_of(LaneRange block, const ProgramInputs& inputs) {
   BlockShape shape{.count = block.count};
@@ -38,6 +31,24 @@ bool has_gradients_in(const ProgramInputs& inputs, std::size_t domain) {
   return inputs.numerics == Numerics::ordered &&
          std::any_of(inputs.classes.begin(), inputs.classes.end(),
                      [&](const TensorClass& c) { return c.domain == domain; });
+}
+
+/// The blocks of lanes which decide in what programs of the same inputs differ.
+Result<std::vector<BlockShape>> shapes_at(const std::vector<int>& coordinates, const LaneDeal& deal,
+                                          const ProgramInputs& inputs) {
+  std::vector<BlockShape> shapes;
+  for (std::size_t axes = 1; axes <= deal.partial_axes(); ++axes) {
+    shapes.push_back(shape_of(deal.block(coordinates, axes), inputs));
+  }
+  for (std::size_t domain = 1; domain < inputs.domains.size(); ++domain) {
+    if (!has_gradients_in(inputs, domain)) continue;
+    const auto lanes = TRY(lanes_of(domain, inputs.domains, inputs.placements.gradients, inputs.lanes,
+                                    coordinates, inputs.pieces));
+    for (std::size_t axes = 1; axes <= lanes.deal.partial_axes(); ++axes) {
+      shapes.push_back(shape_of(lanes.deal.block(lanes.coordinates, axes), inputs));
+    }
+  }
+  return shapes;
 }
 
 std::vector<int> coordinates_at(std::int64_t place, const std::vector<int>& sizes) {
@@ -116,23 +127,34 @@ Result<JobPrograms> plan_all(const ProgramInputs& inputs) {
   std::map<std::vector<BlockShape>, int> known;
   for (std::int64_t place = 0; place < ranks; ++place) {
     const auto coordinates = coordinates_at(place, job.sizes);
-    std::vector<BlockShape> shapes;
-    for (std::size_t axes = 1; axes <= deal.partial_axes(); ++axes) {
-      shapes.push_back(shape_of(deal.block(coordinates, axes), inputs));
-    }
-    for (std::size_t domain = 1; domain < inputs.domains.size(); ++domain) {
-      if (!has_gradients_in(inputs, domain)) continue;
-      const auto lanes = TRY(lanes_of(domain, inputs.domains, inputs.placements.gradients, inputs.lanes,
-                                      coordinates, inputs.pieces));
-      for (std::size_t axes = 1; axes <= lanes.deal.partial_axes(); ++axes) {
-        shapes.push_back(shape_of(lanes.deal.block(lanes.coordinates, axes), inputs));
-      }
-    }
+    auto shapes = TRY(shapes_at(coordinates, deal, inputs));
     const auto [found, is_new] = known.try_emplace(std::move(shapes), static_cast<int>(job.programs.size()));
     if (is_new) job.programs.push_back(TRY(plan_program(inputs, coordinates)));
     job.of_place.push_back(found->second);
   }
   return job;
+}
+
+Result<Program> KnownPrograms::plan(const ProgramInputs& inputs, const std::vector<int>& coordinates) {
+  const auto has_inputs = [&](const Known& one) { return one.inputs == inputs; };
+  auto known = std::find_if(known_.begin(), known_.end(), has_inputs);
+  std::optional<Program> planned;
+  if (known == known_.end()) {
+    planned = TRY(plan_program(inputs, coordinates));
+    if (known_.size() == kMostInputs) known_.pop_front();
+    auto deal = TRY(deal_of(inputs));
+    known_.push_back({inputs, std::move(deal), {}});
+    known = std::prev(known_.end());
+  }
+  auto shapes = TRY(shapes_at(coordinates, known->deal, inputs));
+  auto found = known->programs.find(shapes);
+  if (found == known->programs.end()) {
+    if (!planned) planned = TRY(plan_program(inputs, coordinates));
+    found = known->programs.emplace(std::move(shapes), *std::move(planned)).first;
+  }
+  auto program = found->second;
+  program.coordinates = coordinates;
+  return program;
 }
 
 CheckedJob representatives(const JobPrograms& job) {

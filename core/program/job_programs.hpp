@@ -1,9 +1,14 @@
 #pragma once
 
+#include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <vector>
 
 #include "core/program/check_programs.hpp"
+#include "core/program/lane_deal.hpp"
 #include "core/program/plan_program.hpp"
 
 namespace troupe::core {
@@ -17,6 +22,32 @@ struct JobPrograms {
 };
 
 Result<JobPrograms> plan_all(const ProgramInputs& inputs);
+
+/// A block's number of lanes, and in `ordered` numerics its place in the tree, which determine its roots.
+struct BlockShape {
+  int count = 0;
+  int offset = 0;
+  bool is_last = false;
+
+  friend auto operator<=>(const BlockShape&, const BlockShape&) = default;
+};
+
+/// Keeps programs for other ranks that would plan the same, where a process has many. For one thread.
+class KnownPrograms {
+ public:
+  /// Like plan_program().
+  Result<Program> plan(const ProgramInputs& inputs, const std::vector<int>& coordinates);
+
+ private:
+  /// More than a job has parts of its model.
+  static constexpr std::size_t kMostInputs = 64;
+  struct Known {
+    ProgramInputs inputs;
+    LaneDeal deal;
+    std::map<std::vector<BlockShape>, Program> programs;
+  };
+  std::deque<Known> known_;
+};
 
 /// A job with just enough ranks to represent all: along each axis, one coordinate for each kind of slice
 /// through the mesh; where neighbours post operations together, one group of each kind. check_programs()

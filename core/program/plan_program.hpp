@@ -44,6 +44,8 @@ struct ProgramInputs {
   std::vector<Finish> finish;                ///< what the verdict is asked, in this order
   std::int64_t optimizer_scratch_bytes = 0;  ///< that one step of the optimizer takes between its kernels
   bool separate_streams = true;              ///< gathers have one of their own
+
+  friend bool operator==(const ProgramInputs&, const ProgramInputs&) = default;
 };
 
 /// The inputs of a strategy on a mesh: its placements, and the dense domain with that of experts after it,

@@ -24,7 +24,7 @@ core::LaneDeal deal_of(const TrainingPlan& plan) {
 }  // namespace
 
 core::Program program_of(const TrainingPlan& plan, core::Rank rank) {
-  auto program = core::plan_program(plan.inputs, plan.coordinates(rank));
+  auto program = plan.program(rank);
   CHECK(program.has_value(), "plan_training() has planned the program of a rank before");
   return *std::move(program);
 }

@@ -287,7 +287,7 @@ core::Result<void> plan_inputs(TrainingPlan& plan, std::vector<core::UnitPass> p
          .gathered = buffer.gathered});
   }
   // What cannot be planned is refused here, not when a session begins.
-  TRY(core::plan_program(inputs, plan.coordinates({0})));
+  TRY(plan.program({0}));
   return {};
 }
 
@@ -406,8 +406,10 @@ bool TrainingPlan::optimizer_is_replicated() const {
 core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
                                          core::TrainingOptions options, core::WorldSize world,
                                          std::vector<core::UnitPass> passes, const core::DeclaredOrder& order,
-                                         const std::vector<core::DeclaredOperation>& operations) {
+                                         const std::vector<core::DeclaredOperation>& operations,
+                                         std::shared_ptr<core::KnownPrograms> programs) {
   TrainingPlan plan;
+  plan.programs = std::move(programs);
   plan.specs = std::move(specs);
   plan.options = std::move(options);
   plan.world = world;

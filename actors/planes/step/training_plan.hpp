@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +14,7 @@
 #include "core/options/options.hpp"
 #include "core/plan/mesh.hpp"
 #include "core/plan/placement.hpp"
+#include "core/program/job_programs.hpp"
 #include "core/program/plan_program.hpp"
 #include "core/result.hpp"
 
@@ -65,6 +67,8 @@ struct TrainingPlan {
   /// units, and where nothing but the optimizer is sharded, all are resident and stand for a bucket each.
   int resident_units = 0;
   std::string configuration;  ///< one line per setting
+  /// Owned together by all ranks of this process; null: there is one.
+  std::shared_ptr<core::KnownPrograms> programs;
 
   const core::Domain& domain() const { return inputs.domains[0]; }
   std::size_t domain_of(core::BucketIndex bucket) const {
@@ -79,6 +83,11 @@ struct TrainingPlan {
   /// Whether all ranks keep the same part of it.
   bool is_data_parallel_alone() const {
     return data_parallel() == world.value && options.expert_ranks() == 1;
+  }
+  /// Errors are those of core::plan_program().
+  core::Result<core::Program> program(core::Rank rank) const {
+    return programs ? programs->plan(inputs, coordinates(rank))
+                    : core::plan_program(inputs, coordinates(rank));
   }
   /// The rank's coordinates in domain 0.
   std::vector<int> coordinates(core::Rank rank) const;
@@ -117,11 +126,12 @@ struct TrainingPlan {
 
 /// Errc::invalid_argument says which option or parameter cannot be, and what could. `passes` are
 /// SessionOptions::passes of the pipeline stage whose specs these are, `order` and `operations` are those of
-/// SessionOptions.
+/// SessionOptions; `programs` are TrainingPlan::programs.
 core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
                                          core::TrainingOptions options, core::WorldSize world,
                                          std::vector<core::UnitPass> passes = {},
                                          const core::DeclaredOrder& order = {},
-                                         const std::vector<core::DeclaredOperation>& operations = {});
+                                         const std::vector<core::DeclaredOperation>& operations = {},
+                                         std::shared_ptr<core::KnownPrograms> programs = nullptr);
 
 }  // namespace troupe::actors

@@ -104,5 +104,34 @@ RC_GTEST_PROP(JobPrograms, RanksThatShareAProgramHaveTheSameOne, ()) {
   }
 }
 
+RC_GTEST_PROP(JobPrograms, KnownProgramsAreThoseThatWouldBePlanned, ()) {
+  const auto strategy = *rc::gen::element(Strategy::ddp, Strategy::zero1, Strategy::zero3);
+  const int ranks = *rc::gen::inRange(1, 12);
+  const Mesh mesh = Mesh::create({.dp = ranks}).value();
+  auto inputs = inputs_of(strategy, mesh).value();
+  inputs.classes = {{}};
+  inputs.units.assign(3, {.tensors = {{.elements = 60 * ranks}}});
+  inputs.lanes = ranks + *rc::gen::inRange(0, 40);
+  auto learned = inputs;
+  learned.order = {.forward = {1, 0, 2}};
+  KnownPrograms known;
+
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto at = coordinates_in(inputs.domains[0], mesh, {rank});
+
+    RC_ASSERT(known.plan(inputs, at).value() == plan_program(inputs, at).value());
+    RC_ASSERT(known.plan(learned, at).value() == plan_program(learned, at).value());
+  }
+}
+
+TEST(JobPrograms, WhatCannotBePlannedIsNotKnown) {
+  auto inputs = inputs_of(SomeJob{.strategy = Strategy::zero1, .ranks = 8, .elements = 1024});
+  KnownPrograms known;
+  inputs.parameter_credits = 0;
+
+  EXPECT_FALSE(known.plan(inputs, {0}));
+  EXPECT_FALSE(known.plan(inputs, {0}));
+}
+
 }  // namespace
 }  // namespace troupe::core
