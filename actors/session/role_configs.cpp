@@ -90,13 +90,13 @@ ConductorConfig conductor_config(const TrainingPlan& plan, const RankProgram& pr
   config.rank = program.rank();
   config.deadline = deadline;
   for (const auto& launch : program.launches()) {
-    const auto communicator = core::communicator_of(launch.entry);
-    const auto first = plan.mesh.first_of_group(launch.entry.group, program.rank());
+    const auto communicator = core::communicator_of(*launch.entry);
+    const auto first = plan.mesh.first_of_group(launch.entry->group, program.rank());
     config.entries.push_back(
         {describe(launch), owner_of(launch, program.rank()), !launch.is_verdict() && launch.publishes(),
-         launch.entry.stream,
+         launch.entry->stream,
          core::hash64(fmt::format("{} of rank {}", core::describe(communicator), first.value)),
-         core::hash64(core::common_text(launch.entry)), final_sum_of(launch, program)});
+         core::hash64(core::common_text(*launch.entry)), final_sum_of(launch, program)});
   }
   return config;
 }

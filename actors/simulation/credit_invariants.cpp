@@ -78,7 +78,7 @@ std::shared_ptr<const CreditInvariants::Table> CreditInvariants::read(const Rank
   table.gradient_slots.assign(static_cast<std::size_t>(program.program().unit_count()), -1);
   for (const auto number : program.sequence()) {
     const auto& planned = program.launch(number);
-    const auto& entry = planned.entry;
+    const auto& entry = *planned.entry;
     Launch launch{.name = core::describe(entry),
                   .stream = static_cast<std::size_t>(entry.stream),
                   .unit = entry.tensor.unit,

@@ -157,6 +157,23 @@ Result<Program> KnownPrograms::plan(const ProgramInputs& inputs, const std::vect
   return program;
 }
 
+LaunchedEntries entries_of(const Program& program) {
+  std::vector<ProgramEntry> entries;
+  for_each_launch(program, [&](const Launch& launch) { entries.push_back(*launch.entry); });
+  return std::make_shared<const std::vector<ProgramEntry>>(std::move(entries));
+}
+
+LaunchedEntries KnownPrograms::entries(Program program) {
+  program.coordinates = {};
+  const auto is_same = [&](const auto& one) { return one.first == program; };
+  const auto known = std::find_if(entries_.begin(), entries_.end(), is_same);
+  if (known != entries_.end()) return known->second;
+  if (entries_.size() == kMostInputs) entries_.pop_front();
+  auto entries = entries_of(program);
+  entries_.emplace_back(std::move(program), entries);
+  return entries;
+}
+
 CheckedJob representatives(const JobPrograms& job) {
   std::map<GroupKind, std::int64_t> kinds, neighbours;
   std::size_t block = 1;

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/program/check_programs.hpp"
@@ -32,11 +34,17 @@ struct BlockShape {
   friend auto operator<=>(const BlockShape&, const BlockShape&) = default;
 };
 
+using LaunchedEntries = std::shared_ptr<const std::vector<ProgramEntry>>;  // shared by ranks
+/// The entries of a program's launches, in their order.
+LaunchedEntries entries_of(const Program& program);
+
 /// Keeps programs for other ranks that would plan the same, where a process has many. For one thread.
 class KnownPrograms {
  public:
   /// Like plan_program().
   Result<Program> plan(const ProgramInputs& inputs, const std::vector<int>& coordinates);
+  /// Those of all programs that are the same but for the coordinates are the same.
+  LaunchedEntries entries(Program program);
 
  private:
   /// More than a job has parts of its model.
@@ -47,6 +55,7 @@ class KnownPrograms {
     std::map<std::vector<BlockShape>, Program> programs;
   };
   std::deque<Known> known_;
+  std::deque<std::pair<Program, LaunchedEntries>> entries_;  ///< the programs without coordinates
 };
 
 /// A job with just enough ranks to represent all: along each axis, one coordinate for each kind of slice

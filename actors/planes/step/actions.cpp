@@ -125,18 +125,18 @@ DataPlane::State::Posted DataPlane::State::note(const core::RecipeStep&, Job& jo
 }
 
 DataPlane::State::Posted DataPlane::State::count(const core::RecipeStep&, Job& job) {
-  job.input_counts = part_counts(job.launch.entry.counts);
+  job.input_counts = part_counts(job.launch.entry->counts);
   return {};
 }
 
 DataPlane::State::Posted DataPlane::State::cut_sums(const core::RecipeStep&, Job& job) {
   job.arrived =
-      arena.incoming(job.credit).subview(0, elements(job.to) * core::size_of(job.launch.entry.wire));
+      arena.incoming(job.credit).subview(0, elements(job.to) * core::size_of(job.launch.entry->wire));
   return {};
 }
 
 DataPlane::State::Posted DataPlane::State::cut_part(const core::RecipeStep&, Job& job) {
-  const auto& entry = job.launch.entry;
+  const auto& entry = *job.launch.entry;
   const auto own = job.launch.from;
   const auto most = core::chunk_elements(entry);
   const auto start = own.start + job.chunk * most;
@@ -147,7 +147,7 @@ DataPlane::State::Posted DataPlane::State::cut_part(const core::RecipeStep&, Job
 }
 
 DataPlane::State::Posted DataPlane::State::cut_gather(const core::RecipeStep&, Job& job) {
-  const auto& entry = job.launch.entry;
+  const auto& entry = *job.launch.entry;
   const auto width = core::size_of(entry.wire);
   std::vector<std::size_t> counts;
   job.gathered.clear();
@@ -164,7 +164,7 @@ DataPlane::State::Posted DataPlane::State::cut_gather(const core::RecipeStep&, J
 }
 
 DataPlane::State::Posted DataPlane::State::cut_exchange(const core::RecipeStep&, Job& job) {
-  const auto& entry = job.launch.entry;
+  const auto& entry = *job.launch.entry;
   const auto width = core::size_of(entry.wire);
   const auto chunk = core::exchange_chunk(entry, job.launch.place, job.chunk);
   job.input_counts = part_counts(chunk.input_counts);
@@ -194,10 +194,10 @@ void DataPlane::State::send_sum(Job& job) {
 
 /// In the order of the receivers: their part of each sum.
 void DataPlane::State::send_packed(Job& job) {
-  const auto wire = job.launch.entry.wire;
+  const auto wire = job.launch.entry->wire;
   job.sent = arena.outgoing(job.credit).subview(0, job.input_counts.total() * core::size_of(wire));
   std::vector<gpu::ConstElements> sent;
-  for (const auto& range : core::chunk_ranges(job.launch.entry, job.chunk)) {
+  for (const auto& range : core::chunk_ranges(*job.launch.entry, job.chunk)) {
     for (const auto& root : job.roots) sent.emplace_back(part_of(root, range), core::DType::f32);
   }
   gpu::pack(std::move(sent), {job.sent, wire}, stream_of(job.launch).get());
@@ -205,7 +205,7 @@ void DataPlane::State::send_packed(Job& job) {
 
 DataPlane::State::Posted DataPlane::State::pack_part(const core::RecipeStep& step, Job& job) {
   const auto own = job.gathered[static_cast<std::size_t>(job.launch.place)];
-  gpu::cast(own, {job.sent, job.launch.entry.wire}, queue(step, job).get());
+  gpu::cast(own, {job.sent, job.launch.entry->wire}, queue(step, job).get());
   return {};
 }
 
@@ -213,7 +213,7 @@ DataPlane::State::Posted DataPlane::State::pack_part(const core::RecipeStep& ste
 /// when a second gather packs what a first one unpacked. The packed parts, including this rank's, are laid
 /// out as they are gathered.
 DataPlane::State::Posted DataPlane::State::pack_blocks(const core::RecipeStep& step, Job& job) {
-  const auto& entry = job.launch.entry;
+  const auto& entry = *job.launch.entry;
   const gpu::Elements part{memory_of(step.from, job.from, job), tensor_class(job.bucket).storage};
   const auto bytes =
       static_cast<std::size_t>(core::wire_bytes(entry, static_cast<std::int64_t>(part.count())));
@@ -224,7 +224,7 @@ DataPlane::State::Posted DataPlane::State::pack_blocks(const core::RecipeStep& s
 }
 
 DataPlane::State::Posted DataPlane::State::keep(const core::RecipeStep&, Job& job) {
-  const auto own = core::chunk_range(job.launch.entry, job.chunk, 0);
+  const auto own = core::chunk_range(*job.launch.entry, job.chunk, 0);
   job.to = moved(own, job.launch.from.start);
   job.terms = {};
   for (const auto& root : job.roots) job.terms.push_back({part_of(root, own), core::DType::f32});
@@ -233,9 +233,9 @@ DataPlane::State::Posted DataPlane::State::keep(const core::RecipeStep&, Job& jo
 
 DataPlane::State::Posted DataPlane::State::post(const core::RecipeStep& step, Job& job) {
   gpu::Operation operation;
-  operation.kind = kOperations[static_cast<std::size_t>(job.launch.entry.operation)];
-  operation.dtype = job.launch.entry.wire;
-  operation.reduce = std::array{gpu::ReduceOp::sum, gpu::ReduceOp::average}[job.launch.entry.averages];
+  operation.kind = kOperations[static_cast<std::size_t>(job.launch.entry->operation)];
+  operation.dtype = job.launch.entry->wire;
+  operation.reduce = std::array{gpu::ReduceOp::sum, gpu::ReduceOp::average}[job.launch.entry->averages];
   operation.input = memory_of(step.from, job.from, job);
   operation.output = memory_of(step.to, job.to, job);
   operation.input_counts = job.input_counts;
@@ -253,7 +253,7 @@ DataPlane::State::Posted DataPlane::State::post_blocks(const core::RecipeStep&, 
 }
 
 DataPlane::State::Posted DataPlane::State::accumulate_in(const core::RecipeStep& step, Job& job) {
-  const auto dtype = job.launch.entry.wire;
+  const auto dtype = job.launch.entry->wire;
   gpu::accumulate({job.arrived, dtype}, {memory_of(step.to, job.to, job), dtype}, queue(step, job).get());
   return {};
 }
@@ -295,7 +295,8 @@ DataPlane::State::Posted DataPlane::State::add_in_order(const core::RecipeStep& 
 DataPlane::State::Posted DataPlane::State::add_members(const core::RecipeStep& step, Job& job) {
   const auto& order = job.launch.sums->front();
   gpu::TreeSum sum;
-  sum.slots.add({job.arrived, core::DType::f32}, static_cast<std::size_t>(job.launch.entry.counts.members()));
+  sum.slots.add({job.arrived, core::DType::f32},
+                static_cast<std::size_t>(job.launch.entry->counts.members()));
   sum.steps = order.steps;
   sum.factor = factor_of(step);
   sum.output = {memory_of(step.to, job.to, job), core::DType::f32};
@@ -304,7 +305,7 @@ DataPlane::State::Posted DataPlane::State::add_members(const core::RecipeStep& s
 }
 
 DataPlane::State::Posted DataPlane::State::unpack(const core::RecipeStep& step, Job& job) {
-  gpu::unpack({job.arrived, job.launch.entry.wire}, job.gathered, queue(step, job).get());
+  gpu::unpack({job.arrived, job.launch.entry->wire}, job.gathered, queue(step, job).get());
   return {};
 }
 
@@ -316,12 +317,12 @@ void DataPlane::State::unpack_members(const core::RecipeStep& step, Job& job, st
   const gpu::Elements part{output.subview(first * elements(job.from) * core::size_of(dtype),
                                           (end - first) * elements(job.from) * core::size_of(dtype)),
                            dtype};
-  gpu::unpack_mx(job.launch.entry.wire, job.arrived.subview(first * bytes, (end - first) * bytes),
+  gpu::unpack_mx(job.launch.entry->wire, job.arrived.subview(first * bytes, (end - first) * bytes),
                  elements(job.from), part, queue(step, job).get());
 }
 
 DataPlane::State::Posted DataPlane::State::unpack_blocks(const core::RecipeStep& step, Job& job) {
-  unpack_members(step, job, 0, static_cast<std::size_t>(job.launch.entry.counts.members()));
+  unpack_members(step, job, 0, static_cast<std::size_t>(job.launch.entry->counts.members()));
   return {};
 }
 

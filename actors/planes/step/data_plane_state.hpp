@@ -196,7 +196,7 @@ struct DataPlane::State {
   }
   std::vector<core::ElementRange> counted_in_norms(core::BucketIndex bucket, core::ElementRange part) const;
   gpu::Stream& stream_of(const PlannedLaunch& launch) {
-    return communication[static_cast<std::size_t>(launch.entry.stream)];
+    return communication[static_cast<std::size_t>(launch.entry->stream)];
   }
   void complete(const LaunchCollective& work, Flight flight);
   messages::Verdict verdict_of(std::span<const std::int64_t> words) const;

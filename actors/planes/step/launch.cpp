@@ -53,7 +53,7 @@ DataPlane::State::Posted DataPlane::State::post_operation(gpu::Operation operati
   operation.deadline = options.collective_deadline;
   operation.step = job.step;
   if (job.launch.bucket) operation.unit = static_cast<std::int32_t>(job.launch.bucket->value);
-  auto& group = *groups.of.at(core::communicator_of(job.launch.entry));
+  auto& group = *groups.of.at(core::communicator_of(*job.launch.entry));
   job.flight.operations.push_back(TRY(group.post(std::move(operation), stream.get())));
   return {};
 }
@@ -151,13 +151,13 @@ void DataPlane::State::trace_launch(const LaunchCollective& work, const Flight& 
 /// Before anything is sent: each entry has its group, with as many members as its counts are for.
 core::Result<void> DataPlane::State::check(const DataPlaneGroups& made) const {
   for (const auto& launch : program.launches()) {
-    const auto communicator = core::communicator_of(launch.entry);
+    const auto communicator = core::communicator_of(*launch.entry);
     const auto found = made.of.find(communicator);
     if (found == made.of.end()) {
       return core::fail(core::Errc::internal, "{} needs the group {}, which was not made", describe(launch),
                         core::describe(communicator));
     }
-    const auto members = launch.entry.counts.members();
+    const auto members = launch.entry->counts.members();
     if (found->second->size() == members) continue;
     return core::fail(core::Errc::internal, "{} is planned for {} members of {}, and the group {} has {}",
                       describe(launch), members, core::describe(communicator), found->second->name(),

@@ -30,10 +30,10 @@ core::Program program_of(const TrainingPlan& plan, core::Rank rank) {
 }
 
 std::string describe(const PlannedLaunch& launch) {
-  const auto operation = core::name_of(launch.entry.operation);
+  const auto operation = core::name_of(launch.entry->operation);
   if (launch.is_verdict()) return fmt::format("{} of the verdict", operation);
-  if (core::is_also_sum(launch.entry)) {
-    return fmt::format("sum over {} of bucket {}", core::name_of(launch.entry.group), launch.bucket->value);
+  if (core::is_also_sum(*launch.entry)) {
+    return fmt::format("sum over {} of bucket {}", core::name_of(launch.entry->group), launch.bucket->value);
   }
   return fmt::format("{} of bucket {}", operation, launch.bucket->value);
 }
@@ -73,9 +73,10 @@ void RankProgram::write_out() {
   }
   const auto clock = program_.clock();
   std::vector<PlannedLaunch*> last(plan_->buckets.size());
+  entries_ = plan_->programs ? plan_->programs->entries(program_) : core::entries_of(program_);
   core::for_each_launch(program_, [&](const core::Launch& launch) {
-    const auto& entry = *launch.entry;
-    PlannedLaunch planned{.entry = entry, .round = launch.round, .slot = launch.slot};
+    const auto& entry = (*entries_)[launches_.size()];
+    PlannedLaunch planned{.entry = &entry, .round = launch.round, .slot = launch.slot};
     planned.ready = clock.at(entry.ready, launch.round);
     planned.needed = clock.at(entry.needed, launch.round);
     if (entry.tensor.kind != core::TensorKind::verdict) {
@@ -87,9 +88,9 @@ void RankProgram::write_out() {
   });
   for (auto& launch : launches_) {
     if (!launch.moves_gradients()) continue;
-    if (core::is_also_sum(launch.entry)) {
+    if (core::is_also_sum(*launch.entry)) {
       launch.completes = true;
-    } else if (launch.entry.operation != core::CollectiveKind::all_gather) {
+    } else if (launch.entry->operation != core::CollectiveKind::all_gather) {
       last[launch.bucket->value] = &launch;
     }
   }
@@ -134,7 +135,7 @@ std::vector<core::PlanEntryIndex> RankProgram::bringing(const std::vector<core::
     for (const auto entry : launches_of(bucket)) {
       const auto& one = launch(entry);
       const bool brings = !one.moves_gradients() && !one.publishes();
-      if (brings && one.round == 0 && one.entry.needed.phase == core::Phase::forward) found.push_back(entry);
+      if (brings && one.round == 0 && one.entry->needed.phase == core::Phase::forward) found.push_back(entry);
     }
   }
   std::sort(found.begin(), found.end());
@@ -153,7 +154,7 @@ void RankProgram::follow_order() {
   // no phase here: they are needed by the next unit that uses their memory.
   using Use = std::tuple<std::optional<core::BucketIndex>, int, std::optional<core::Phase>>;
   const auto use_of = [](const PlannedLaunch& launch) -> Use {
-    const auto phase = launch.moves_gradients() ? std::nullopt : std::optional(launch.entry.needed.phase);
+    const auto phase = launch.moves_gradients() ? std::nullopt : std::optional(launch.entry->needed.phase);
     return {launch.bucket, launch.round, phase};
   };
   std::map<Use, std::deque<core::PlanEntryIndex>> numbers;
@@ -170,12 +171,13 @@ void RankProgram::follow_order() {
   CHECK(sequence.size() == sequence_.size(), "another order of units has all launches");
   launches_ = std::move(renumbered);
   program_ = std::move(ordered.program_);
+  entries_ = std::move(ordered.entries_);
   gradient_slots_ = std::move(ordered.gradient_slots_);
   set_sequence(std::move(sequence));
 }
 
 int RankProgram::place_in(PlannedLaunch& launch) const {
-  const auto& entry = launch.entry;
+  const auto& entry = *launch.entry;
   if (core::is_also_sum(entry)) return plan_->mesh.place_in_group(entry.group, rank_);
   while (entry.from[launch.axis] == entry.to[launch.axis]) launch.axis += 1;
   return lanes_of(*launch.bucket).coordinates[launch.axis];

@@ -45,7 +45,7 @@ enum class Sending : std::uint8_t { nothing, as_it_is, packed };
 
 /// A collective of a rank's program, at its place in the step.
 struct PlannedLaunch {
-  core::ProgramEntry entry;
+  const core::ProgramEntry* entry = nullptr;  ///< owned by the RankProgram
   int round = 0;
   int slot = -1;  ///< in the pool that holds the full tensor; -1: it has its own memory
   std::optional<core::BucketIndex> bucket;  ///< none: the verdict
@@ -72,10 +72,10 @@ struct PlannedLaunch {
   std::vector<std::pair<std::size_t, std::size_t>> others;
 
   bool is_verdict() const { return !bucket.has_value(); }
-  bool moves_gradients() const { return entry.tensor.kind == core::TensorKind::gradients; }
+  bool moves_gradients() const { return entry->tensor.kind == core::TensorKind::gradients; }
   /// Moves what the optimizer has stepped; other launches that move parameters bring the full ones of a unit
   /// on demand.
-  bool publishes() const { return entry.ready.phase == core::Phase::update; }
+  bool publishes() const { return entry->ready.phase == core::Phase::update; }
 };
 
 /// For people: "reduce_scatter of bucket 3".
@@ -202,6 +202,7 @@ class RankProgram {
   std::vector<core::DomainLanes> lanes_;  ///< of domains that have parameters
   std::vector<core::RestingStacks> resting_;
   std::vector<std::optional<core::Lane>> rounds_;
+  std::shared_ptr<const std::vector<core::ProgramEntry>> entries_;  ///< of launches; shared by ranks
   std::vector<PlannedLaunch> launches_;
   std::vector<core::PlanEntryIndex> sequence_;
   std::vector<std::size_t> places_;  ///< by entry, in the sequence

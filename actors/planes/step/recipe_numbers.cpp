@@ -29,24 +29,24 @@ std::vector<int> RankProgram::summed_slots(core::BucketIndex bucket, int round) 
 
 bool RankProgram::rests(const PlannedLaunch& launch) const {
   const auto& resting = program_.placements.gradients;
-  return reduces_each_round() && launch.entry.from != resting && launch.entry.to == resting;
+  return reduces_each_round() && launch.entry->from != resting && launch.entry->to == resting;
 }
 
 void RankProgram::number(PlannedLaunch& launch, KnownSums& known) const {
-  launch.recipe = launch.round == 0 ? launch.entry.first : launch.entry.later;
+  launch.recipe = launch.round == 0 ? launch.entry->first : launch.entry->later;
   if (launch.bucket) {
-    launch.from = held(launch.entry.from, *launch.bucket);
-    launch.to = held(launch.entry.to, *launch.bucket);
+    launch.from = held(launch.entry->from, *launch.bucket);
+    launch.to = held(launch.entry->to, *launch.bucket);
   }
   const auto& steps = recipe(launch);
-  if (!steps.each_chunk.empty()) launch.chunks = core::chunks_of(launch.entry);
+  if (!steps.each_chunk.empty()) launch.chunks = core::chunks_of(*launch.entry);
   for (const auto* some : {&steps.before, &steps.each_chunk, &steps.after}) {
     for (const auto& step : *some) number(step, launch, known);
   }
 }
 
 void RankProgram::number(const core::RecipeStep& step, PlannedLaunch& launch, KnownSums& known) const {
-  const auto& entry = launch.entry;
+  const auto& entry = *launch.entry;
   switch (step.action) {
     case core::Action::cut_part: {
       const auto most = std::max<std::int64_t>(core::chunk_elements(entry), 1);
@@ -99,7 +99,7 @@ void RankProgram::number(const core::RecipeStep& step, PlannedLaunch& launch, Kn
 /// They depend on the members of the exchange and on what rested before, not on the bucket.
 RankProgram::Sums RankProgram::sums_of(core::Action action, const PlannedLaunch& launch,
                                        KnownSums& known) const {
-  const auto members = launch.entry.counts.members();
+  const auto members = launch.entry->counts.members();
   auto& sums =
       known[{action, plan_->domain_of(*launch.bucket), launch.axis, launch.round, members, rests(launch)}];
   if (sums) return sums;
@@ -117,8 +117,8 @@ RankProgram::Sums RankProgram::sums_of(core::Action action, const PlannedLaunch&
 std::vector<KeptSum> RankProgram::sums_held(const PlannedLaunch& launch) const {
   const auto bucket = *launch.bucket;
   const auto& resting = program_.placements.gradients;
-  const bool is_full = reduces_each_round() && launch.entry.from != resting;
-  const bool is_first = std::all_of(launch.entry.from.begin(), launch.entry.from.end(),
+  const bool is_full = reduces_each_round() && launch.entry->from != resting;
+  const bool is_first = std::all_of(launch.entry->from.begin(), launch.entry->from.end(),
                                     [](core::Placement p) { return p == core::Placement::partial; });
   if (!is_ordered()) return {{is_full ? core::Place::full_gradients : core::Place::sums, 0}};
   std::vector<KeptSum> sums;
@@ -130,7 +130,7 @@ std::vector<KeptSum> RankProgram::sums_held(const PlannedLaunch& launch) const {
     CHECK(sums.size() == roots.size(), "a rank has summed as far as its lanes go");
     return sums;
   }
-  if (launch.entry.from == resting) {
+  if (launch.entry->from == resting) {
     for (const int slot : this->resting(bucket).slots_of(roots)) sums.push_back({core::Place::sums, slot});
     return sums;
   }
@@ -153,7 +153,7 @@ std::vector<RootSum> RankProgram::sums_left(const PlannedLaunch& launch) const {
   std::vector<core::LaneRange> blocks;
   if (rests(launch)) blocks = before(bucket, launch.round);
   auto place = lanes_of(bucket).coordinates;
-  for (int member = 0; member < launch.entry.counts.members(); ++member) {
+  for (int member = 0; member < launch.entry->counts.members(); ++member) {
     place[launch.axis] = member;
     const auto more = leaves_at(launch, place);
     blocks.insert(blocks.end(), more.begin(), more.end());

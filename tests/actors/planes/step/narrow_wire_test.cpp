@@ -98,7 +98,7 @@ void expect_rounded_once(const Job& job) {
     // Beside gradients the program of zero1 gathers parameters, which nobody launched here.
     for (const auto& launch : planes[rank].program().launches()) {
       if (!launch.moves_gradients() && !launch.is_verdict())
-        planned -= core::bytes_sent(launch.entry, launch.place);
+        planned -= core::bytes_sent(*launch.entry, launch.place);
     }
     EXPECT_EQ(bytes_left[rank], planned) << "rank " << rank;
   }
@@ -176,7 +176,7 @@ TEST(NarrowWire, HalvesTheBytesOfGradients) {
     const RankProgram program(plan, {1});
     std::int64_t bytes = 0;
     for (const auto& launch : program.launches()) {
-      if (launch.moves_gradients()) bytes += core::bytes_sent(launch.entry, launch.place);
+      if (launch.moves_gradients()) bytes += core::bytes_sent(*launch.entry, launch.place);
     }
     EXPECT_EQ(bytes, (strategy == core::Strategy::ddp ? 2 : 1) * 1024 * 3 / 4 * 2);
   }
