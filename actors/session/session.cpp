@@ -308,6 +308,14 @@ core::Result<void> Session::end_lane(double loss, double weight) {
 }
 
 core::Result<void> Session::end_lane(std::span<const PieceLoss> pieces) {
+  const auto own = static_cast<std::size_t>(parts_->plan.options.own_pieces());
+  if (pieces.size() != 1 && pieces.size() != own) {
+    return parts_->in_turn(
+        core::fail(core::Errc::invalid_argument,
+                   "end_lane() was given the losses of {} pieces; this rank computes {} of a "
+                   "lane: give the loss of each, or one for all",
+                   pieces.size(), own));
+  }
   for (const auto& [loss, weight] : pieces) {
     if (!weight || (std::isfinite(*weight) && *weight >= 0)) continue;
     return parts_->in_turn(

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -207,6 +208,22 @@ TEST(ContextParallelMemory, IsCutAmongRanksSharingLanesOrNot) {
   EXPECT_EQ(of(Strategy::zero1, 1, 2, 8).gradients, of(Strategy::zero1, 1, 1, 8).gradients);
   // Where rounds reduce them there is a stack for each piece, of shards that are shorter by as much.
   EXPECT_EQ(of(Strategy::zero3, 2, 2, 8).gradients, of(Strategy::zero3, 2, 1, 8).gradients);
+}
+
+TEST(ContextParallelLosses, AreThoseOfEachPiece) {
+  for (const int more : {-1, 1}) {
+    auto script = script_of({Strategy::ddp, 1, 1}, 1);
+    script.losses_too_many = more;
+
+    const auto outcome = play({Strategy::ddp, 1, 1}, script);
+
+    ASSERT_FALSE(outcome.report.results[0]);
+    EXPECT_EQ(
+        outcome.report.results[0].error().message,
+        fmt::format("end_lane() was given the losses of {} pieces; this rank computes 1 of a lane: give "
+                    "the loss of each, or one for all",
+                    1 + more));
+  }
 }
 
 std::string refusal(int ranks, const std::function<void(core::TrainingOptions&)>& change) {

@@ -66,6 +66,7 @@ core::Result<void> run_lane(SimulatedRank& rank, Session& session, const Script&
   std::vector<PieceLoss> losses;
   for (int own = 0; own < pieces; ++own)
     losses.push_back({static_cast<double>(lane.value + 100 * (first + own))});
+  losses.resize(losses.size() + static_cast<std::size_t>(script.losses_too_many));
   return session.end_lane(losses);
 }
 

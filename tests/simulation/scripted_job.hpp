@@ -37,6 +37,7 @@ struct Script {
   std::function<std::string(core::Rank, core::Step)> refusal = [](auto, auto) { return std::string(); };
   std::int64_t save_after = 0;  ///< steps; 0: nothing is saved
   bool restore = false;         ///< begin with the newest checkpoint, which there is
+  int losses_too_many = 0;      ///< that are given for each lane; -1: one is missing
   /// By parameter, what the checkpoint after `save_after` steps says of the optimizer's steps; empty: none.
   std::vector<std::int64_t> steps_missed;
 };
