@@ -59,6 +59,7 @@ const std::map<std::string, Given> kGiven = {
     {"troupe plan layout", {{"--sizes", "5,6"}}},
     {"troupe plan program", {{"--units", "2"}}},
     {"troupe plan capacity", {{"--units", "2"}}},
+    {"troupe plan goodput", {{"--ranks", "8"}, {"--days", "1"}, {"--runs", "1"}}},
     {"troupe simulate", {{"--ranks", "2"}, {"--steps", "1"}}},
     {"troupe bench step",
      {{"--ranks", "1"},
