@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -121,6 +124,46 @@ TEST_F(StuckOnGpus, EndTheirProcessAndTheJobGoesOn) {
   EXPECT_THAT(run.result.output, HasSubstr("ncclCommAbort did not return within"));
   EXPECT_THAT(run.result.output, HasSubstr(fmt::format("exit code {}", gpu::kAbortStuckExitCode)));
   expect_bits("stuck", kSteps);
+}
+
+/// What the threads of a process have had of processors.
+std::chrono::nanoseconds processor_time(int pid) {
+  clockid_t clock = 0;
+  timespec time{};
+  if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &time) != 0) return {};
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+// Linux 6.18 lets everyone on the machine wait for seconds where ranks yield in a loop meanwhile.
+TEST_F(OnGpus, ARankThatWaitsForAnotherLeavesTheProcessor) {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto kPause = std::chrono::milliseconds(1000);
+  const auto id = fmt::format("waits-{}", ::getpid());
+  const auto output = folder_.path("waits");
+  const tests::GptJob job{2, kSteps, {"--rdzv-id", id}, {}};
+  int stopped = 0;
+  Clock::time_point from;
+  std::optional<std::chrono::nanoseconds> before;
+  std::optional<std::chrono::nanoseconds> taken;
+  const auto during = [&] {
+    if (stopped == 0 && tests::read_record(output).losses.size() >= kBlowAfter) {
+      stopped = tests::process_of_rank(id, 0);
+      ASSERT_EQ(::kill(stopped, SIGSTOP), 0);
+      from = Clock::now() + kPause / 5;  // Rank 1 ends what it can do alone.
+    }
+    if (stopped == 0 || taken || Clock::now() < from) return;
+    const auto now = processor_time(tests::process_of_rank(id, 1));
+    if (!before) before = now;
+    if (Clock::now() < from + kPause) return;
+    taken = now - *before;
+    ASSERT_EQ(::kill(stopped, SIGCONT), 0);
+  };
+
+  const auto result = tests::run_command(tests::gpt_command(job, text_, output), patience_, during);
+
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  ASSERT_TRUE(taken);
+  EXPECT_LT(*taken, kPause / 2);
 }
 
 }  // namespace

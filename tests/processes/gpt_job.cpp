@@ -82,10 +82,8 @@ std::vector<std::string> gpt_command(const GptJob& job, const std::string& text,
 }
 
 int process_of_rank(const std::string& id, int rank) {
-  auto of_job = processes_with("TORCHELASTIC_RUN_ID=" + id);
-  auto of_rank = processes_with("RANK=" + std::to_string(rank));
-  for (int pid : of_job) {
-    if (std::find(of_rank.begin(), of_rank.end(), pid) != of_rank.end()) return pid;
+  for (const auto& [pid, environment] : environments_with("TORCHELASTIC_RUN_ID=" + id)) {
+    if (number_in(environment, "RANK") == rank) return pid;
   }
   return 0;
 }

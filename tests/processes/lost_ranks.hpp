@@ -46,11 +46,8 @@ class LostRanks : public testing::Test {
 
   static Pids processes_of(const std::string& id) {
     Pids pids;
-    const auto of_job = processes_with("TORCHELASTIC_RUN_ID=" + id);
-    for (int slot = 0; slot < 10; ++slot) {
-      for (const int pid : processes_with(fmt::format("TROUPE_SLOT={}", slot))) {
-        if (std::ranges::count(of_job, pid) > 0) pids[slot] = pid;
-      }
+    for (const auto& [pid, environment] : environments_with("TORCHELASTIC_RUN_ID=" + id)) {
+      if (const auto slot = number_in(environment, "TROUPE_SLOT")) pids[*slot] = pid;
     }
     return pids;
   }

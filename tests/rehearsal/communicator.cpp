@@ -2,9 +2,10 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "tests/nccl_emulation/fake_arithmetic.hpp"
@@ -175,7 +176,9 @@ void Communicator::add(const gpu::NcclCall& call, std::vector<Transfer>& transfe
 
 /// All at once, as far as the boxes allow; messages between two members one after another.
 void Communicator::move(std::vector<Transfer>& transfers) {
+  constexpr auto kLongestRest = std::chrono::microseconds(500);
   std::size_t left = transfers.size();
+  auto rest = std::chrono::microseconds(1);
   while (left > 0 && !is_aborted_) {
     bool has_moved = false;
     left = 0;
@@ -191,7 +194,12 @@ void Communicator::move(std::vector<Transfer>& transfers) {
       memory += moved;
       bytes -= moved;
     }
-    if (left > 0 && !has_moved) std::this_thread::yield();
+    if (has_moved) rest = std::chrono::microseconds(1);
+    if (left == 0 || has_moved) continue;
+    // A loop of yields lets Linux 6.18 leave all other threads of the machine waiting for seconds.
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, rest, [this] { return is_aborted_.load(); });
+    rest = std::min(2 * rest, kLongestRest);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "tests/support/environment.hpp"
 
@@ -74,16 +75,28 @@ CommandResult run_command(const std::vector<std::string>& arguments, std::chrono
   return result;
 }
 
-std::vector<int> processes_with(const std::string& variable) {
-  std::vector<int> found;
+std::map<int, std::string> environments_with(const std::string& variable) {
+  std::map<int, std::string> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     int pid = std::atoi(entry.path().filename().c_str());
     if (pid <= 0) continue;
     std::ifstream file(entry.path() / "environ", std::ios::binary);
     std::string environment{std::istreambuf_iterator<char>(file), {}};
     environment.insert(environment.begin(), '\0');
-    if (environment.find('\0' + variable + '\0') != std::string::npos) found.push_back(pid);
+    if (environment.find('\0' + variable + '\0') != std::string::npos) found[pid] = std::move(environment);
   }
+  return found;
+}
+
+std::optional<int> number_in(const std::string& environment, const std::string& name) {
+  const auto start = environment.find('\0' + name + '=');
+  if (start == std::string::npos) return std::nullopt;
+  return std::atoi(environment.c_str() + start + name.size() + 2);
+}
+
+std::vector<int> processes_with(const std::string& variable) {
+  std::vector<int> found;
+  for (const auto& [pid, environment] : environments_with(variable)) found.push_back(pid);
   return found;
 }
 

@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,10 @@ CommandResult run_command(const std::vector<std::string>& arguments, std::chrono
 
 /// Processes whose environment holds this NAME=value.
 std::vector<int> processes_with(const std::string& variable);
+/// The same, with their environments: each variable between two zeros.
+std::map<int, std::string> environments_with(const std::string& variable);
+/// The value of a variable in one of these, if it is there.
+std::optional<int> number_in(const std::string& environment, const std::string& name);
 
 /// Names below /dev/shm that begin with "troupe-" and contain `text`.
 std::vector<std::string> segments_with(const std::string& text);
