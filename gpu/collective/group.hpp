@@ -79,7 +79,9 @@ struct RowLists {
 ///
 /// Empty counts mean even parts: the total must then be divisible by n. Zero-sized parts are legal
 /// everywhere. An all_to_all may list rows (RowLists): its counts are then those of the listed rows only. A
-/// send may last until its receive begins: to do both at the same time, post them together on two streams.
+/// send may last until its receive begins: to do both at the same time, post them together on two streams. A
+/// broadcast may end at its root before others have begun it; then the root hears of a mismatch or a loss in
+/// its next operation.
 struct Operation {
   OperationKind kind = OperationKind::barrier;
   core::DType dtype = core::DType::f32;

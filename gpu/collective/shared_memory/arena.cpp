@@ -57,17 +57,19 @@ std::byte* Arena::channel_buffer(int from, int to, std::uint32_t chunk) const {
          (chunk % 2) * layout_.channel_buffer_bytes();
 }
 
-core::Result<void> Arena::meet(const OperationDeadline& deadline) {
-  const std::uint32_t meeting = ++meetings_;
-  const std::uint32_t target = meeting * static_cast<std::uint32_t>(size());
-  member(index_).meetings.store(meeting);
+std::uint32_t Arena::arrivals_of_all() const {
   // No member arrives twice before all have arrived once, so the sum shows that all have.
-  if (header().arrivals.value.fetch_add(1) + 1 == target) {
-    wake(header().arrivals);
-    return {};
-  }
-  return await(header().arrivals, target, deadline,
-               [this, meeting](int peer) { return !has_reached(member(peer).meetings.load(), meeting); });
+  return meetings_ * static_cast<std::uint32_t>(size());
+}
+
+void Arena::arrive() {
+  member(index_).meetings.store(++meetings_);
+  if (header().arrivals.value.fetch_add(1) + 1 == arrivals_of_all()) wake(header().arrivals);
+}
+
+core::Result<void> Arena::wait_for_others(const OperationDeadline& deadline) {
+  const auto is_awaited = [this](int peer) { return !has_reached(member(peer).meetings.load(), meetings_); };
+  return await(header().arrivals, arrivals_of_all(), deadline, is_awaited);
 }
 
 core::Result<void> Arena::await(SharedWord& word, std::uint32_t target, const OperationDeadline& deadline,

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/result.hpp"
@@ -46,12 +47,17 @@ class Arena {
   const GroupOptions& group() const { return group_; }
   const ArenaLayout& layout() const { return layout_; }
 
-  /// The next three are for one thread at a time.
+  /// The next seven are for one thread at a time.
   std::byte* outbox() const { return box(index_, meetings_ + 1); }
   const std::byte* inbox(int member) const { return box(member, meetings_); }
   /// The member's outbox, to read what a channel's words say is there.
   const std::byte* outbox_of(int member) const { return box(member, meetings_ + 1); }
-  core::Result<void> meet(const OperationDeadline& deadline);
+  /// At the next meeting. Nothing may be written into the outbox() before the others are there too.
+  void arrive();
+  core::Result<void> wait_for_others(const OperationDeadline& deadline);
+  /// The next operation is to compare the signatures of this meeting.
+  void leave_comparison() { owes_comparison_ = true; }
+  bool take_comparison() { return std::exchange(owes_comparison_, false); }
 
   ArenaChannel& channel(int from, int to) const;
   std::byte* channel_buffer(int from, int to, std::uint32_t chunk) const;
@@ -80,6 +86,7 @@ class Arena {
   core::Error late(const OperationDeadline& deadline, const std::function<bool(int)>& is_awaited) const;
   /// The first member that is awaited and will not arrive.
   std::optional<int> find_lost(const std::function<bool(int)>& is_awaited) const;
+  std::uint32_t arrivals_of_all() const;
   bool spin_for(const SharedWord& word, std::uint32_t target) const;
   void wake_all() const;
   std::string describe(int member) const;
@@ -95,6 +102,7 @@ class Arena {
   const std::chrono::nanoseconds spin_;
   PeerWatch watch_;
   std::uint32_t meetings_ = 0;
+  bool owes_comparison_ = false;
   mutable std::mutex mutex_;  // guards own_verdict_
   std::optional<core::Error> own_verdict_;
 };

@@ -34,6 +34,7 @@ class Collective {
         sources_(n_) {}
 
   Result<void> run() {
+    TRY(end_last_meeting());
     write_signature(signature_of(operation_), arena_.outbox());
     switch (operation_.kind) {
       case OperationKind::all_reduce:
@@ -110,8 +111,22 @@ class Collective {
   }
 
   Result<void> meet() {
-    TRY(arena_.meet(deadline_));
-    if (std::exchange(have_met_, true)) return {};
+    arena_.arrive();
+    return meet_others();
+  }
+
+  Result<void> meet_others() {
+    TRY(arena_.wait_for_others(deadline_));
+    return std::exchange(have_met_, true) ? Result<void>() : compare_signatures();
+  }
+
+  /// That of a broadcast whose root did not wait.
+  Result<void> end_last_meeting() {
+    TRY(arena_.wait_for_others(deadline_));
+    return arena_.take_comparison() ? compare_signatures() : Result<void>();
+  }
+
+  Result<void> compare_signatures() {
     std::vector<Signature> signatures;
     for (int i = 0; i < arena_.size(); ++i) signatures.push_back(read_signature(arena_.inbox(i)));
     const auto sentence = find_disagreement(signatures, arena_.group().members);
@@ -174,10 +189,16 @@ class Collective {
     const std::size_t bytes = self_ == root ? operation_.input.bytes : operation_.output.bytes;
     for (std::size_t begin = 0; begin == 0 || begin < bytes; begin += staging_) {
       const Range range{begin, std::min(staging_, bytes - begin)};
-      if (self_ == root) put(range, 0);
-      TRY(meet());
-      if (self_ != root) take(root, 0, range);
+      if (self_ == root) {
+        if (begin > 0) TRY(meet_others());
+        put(range, 0);
+        arena_.arrive();
+      } else {
+        TRY(meet());
+        take(root, 0, range);
+      }
     }
+    if (self_ == root && !have_met_) arena_.leave_comparison();
     return {};
   }
 
