@@ -8,6 +8,7 @@
 #include "gpu/collective/reduce.hpp"
 #include "gpu/collective/row_cursor.hpp"
 #include "gpu/collective/shared_memory/signature.hpp"
+#include "gpu/copy_out.hpp"
 
 namespace troupe::gpu {
 namespace {
@@ -16,6 +17,10 @@ using core::Result;
 
 // Up to this size every member reduces everything itself: one meeting instead of two.
 constexpr std::size_t kDirectBytes = std::size_t{32} << 10;
+
+// Results from this size on go past the caches, where they would not stay, and lines need not be read before
+// they are written.
+constexpr std::size_t kBeyondCaches = std::size_t{16} << 20;
 
 /// One collective of one member. Every kind is a sequence of rounds: copy into the outbox, meet, take what is
 /// needed from the inboxes; an all_to_all may go on between two members alone. The first meeting also brings
@@ -92,7 +97,10 @@ class Collective {
     if (n_ > 1) copy(operation_.input.data + range.begin, outgoing() + offset, range.bytes);
   }
   void take(std::size_t member, std::size_t offset, Range range) const {
-    copy(incoming(member) + offset, operation_.output.data + range.begin, range.bytes);
+    const std::byte* const from = incoming(member) + offset;
+    std::byte* const to = operation_.output.data + range.begin;
+    if (operation_.output.bytes < kBeyondCaches) return copy(from, to, range.bytes);
+    copy_out({from, range.bytes}, {to, range.bytes});
   }
 
   /// The other members, beginning with the next one, so that not all members read the same one first.

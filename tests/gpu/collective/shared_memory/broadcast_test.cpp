@@ -1,4 +1,4 @@
-// What a root leaves to the others.
+// What a root leaves to the others, and results that go past the caches.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -99,6 +99,16 @@ TEST_F(SharedMemoryBroadcast, TheRootHearsOfAMismatchInItsNext) {
   EXPECT_EQ(outcome_of(*next), "mismatch");
   EXPECT_THAT(message_of(*next), ::testing::HasSubstr("posted elements 65, but rank 10 posted 64"));
   EXPECT_EQ(message_of(*last), message_of(*next));
+}
+
+TEST_F(SharedMemoryBroadcast, ResultsOfManyBytesAreWhole) {
+  const Bytes source = random_elements(core::DType::u8, (std::size_t{17} << 20) + 13, random);
+  std::vector<Bytes> received(2, Bytes(source.size()));
+  stage.post(0, give(source));
+  for (int i = 1; i < 3; ++i) stage.post(i, take(received[static_cast<std::size_t>(i) - 1]));
+  stage.settle();
+
+  for (const Bytes& bytes : received) EXPECT_TRUE(bytes == source);
 }
 
 }  // namespace
