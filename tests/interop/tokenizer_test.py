@@ -213,7 +213,8 @@ MORE_KINDS = {
 
 
 def random_texts(count, seed):
-    """Texts of words, and of anything but words."""
+    """Texts of words, and of anything but words that Python knows: its Unicode is that of Debian 12's Oniguruma, and
+    tokenizers know more letters."""
     choose = random.Random(seed)
     words = TEXT.split(" ")
     planes = [(0x20, 0x7f), (0x20, 0x24f), (0x300, 0x36f), (0x370, 0x5ff), (0x900, 0xdff), (0x1100, 0x11ff),
@@ -226,7 +227,8 @@ def random_texts(count, seed):
                 parts.append(choose.choice(words))
             else:
                 low, high = choose.choice(planes)
-                parts.append("".join(chr(choose.randint(low, high)) for _ in range(choose.randrange(1, 6))))
+                letters = (chr(choose.randint(low, high)) for _ in range(choose.randrange(1, 6)))
+                parts.append("".join(letter for letter in letters if unicodedata.category(letter) != "Cn"))
             parts.append(choose.choice(["", " ", "  ", "\n", "<|end|>", "</tool>", "'s", "<w>", "<mask>", "<|user|>",
                                        "<both>", "<n>", "<nl>", "the light", "</s>", "\u2581"]))
         yield "".join(parts)

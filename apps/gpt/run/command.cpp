@@ -22,7 +22,6 @@
 #include "apps/gpt/run/local_trainer.hpp"
 #include "apps/gpt/text/sample.hpp"
 #include "apps/gpt/text/token_lines.hpp"
-#include "apps/gpt/text/unicode.hpp"
 #include "core/errors.hpp"
 #include "core/utf8.hpp"
 #include "posix/standard_streams.hpp"
@@ -136,12 +135,10 @@ int train_as_told(const std::string& program, int argc, char** argv) {
       "or torchrun started, or alone. Tokens are bytes, or what the tokenizer.json of --model makes of them.",
       program);
   app.footer(
-      fmt::format("Characters of a tokenizer.json are those of Unicode {}.\n"
-                  "Exits with 0 at the end, 75 when it was asked to leave and has saved,\n"
-                  "96 when another rank failed first, 97 when there is no checkpoint it can use\n"
-                  "or there are those of another run, 2 for a command line that cannot be right,\n"
-                  "1 for all else, such as a last save that failed.",
-                  unicode_version()));
+      "Exits with 0 at the end, 75 when it was asked to leave and has saved,\n"
+      "96 when another rank failed first, 97 when there is no checkpoint it can use\n"
+      "or there are those of another run, 2 for a command line that cannot be right,\n"
+      "1 for all else, such as a last save that failed.");
   take_last_of_repeated(app);
   Options options;
   add_options(app, options);

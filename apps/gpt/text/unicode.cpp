@@ -1,6 +1,5 @@
 #include "apps/gpt/text/unicode.hpp"
 
-#include <fmt/format.h>
 #include <unicode/uchar.h>
 #include <unicode/unorm2.h>
 #include <unicode/ustring.h>
@@ -126,12 +125,6 @@ bool begins_with_word(std::string_view text) {
 
 bool ends_with_word(std::string_view text) {
   return !text.empty() && is_of_word(last_of(text).character);
-}
-
-std::string unicode_version() {
-  UVersionInfo version;
-  u_getUnicodeVersion(version);
-  return fmt::format("{}.{}", version[0], version[1]);
 }
 
 namespace {

@@ -34,9 +34,6 @@ std::size_t blanks_at_end(std::string_view text);
 bool begins_with_word(std::string_view text);
 bool ends_with_word(std::string_view text);
 
-/// The version of Unicode whose properties of characters are used, for instance "15.0".
-std::string unicode_version();
-
 /// One of Unicode's normal forms: "NFC", "NFD", "NFKC", "NFKD".
 class NormalForm {
  public:

@@ -149,7 +149,7 @@ class Splitter {
 Result<Pattern> Pattern::compile(std::string_view expression) {
   Pattern pattern;
   pattern.source_ = expression;
-  pattern.what_ = TRY(compile_expression(expression));
+  pattern.what_ = TRY(Expression::compile(expression));
   return pattern;
 }
 
@@ -163,7 +163,7 @@ Result<Pattern> Pattern::literal(std::string_view text) {
 
 Result<std::vector<TextRange>> Pattern::matches(std::u16string_view text) const {
   if (const auto* literal = std::get_if<std::u16string>(&what_)) return occurrences_of(*literal, text);
-  auto found = matches_of(std::get<CompiledExpression>(what_), text);
+  auto found = std::get<Expression>(what_).matches(text);
   if (found) return found;
   return fail(found.error().code, "the regular expression {} cannot split a text: {}",
               core::beginning_of(source_, 200), found.error().message);

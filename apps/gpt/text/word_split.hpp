@@ -17,17 +17,17 @@ namespace troupe::apps::gpt {
 /// What is searched for when text is split.
 class Pattern {
  public:
-  /// Errors as compile_expression().
+  /// Errors as Expression::compile().
   static core::Result<Pattern> compile(std::string_view expression);
   /// Finds exactly this text. Errc::unavailable if it is empty.
   static core::Result<Pattern> literal(std::string_view text);
 
-  /// Like matches_of(). Errc::unavailable, with the expression, if it takes too long.
+  /// Like Expression::matches(). Errc::unavailable, with the expression, if it takes too long.
   core::Result<std::vector<TextRange>> matches(std::u16string_view text) const;
 
  private:
   std::string source_;
-  std::variant<CompiledExpression, std::u16string> what_;
+  std::variant<std::u16string, Expression> what_;
 };
 
 /// Where text is cut, and what becomes of matches.

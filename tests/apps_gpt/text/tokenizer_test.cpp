@@ -153,8 +153,8 @@ TEST_F(AlteredTokenizer, RefusesNumbersOfAddedTokensThatTokenizersWouldChange) {
 }
 
 TEST_F(AlteredTokenizer, NamesTheExpressionThatIsNotTaken) {
-  json_["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "x$"}}}, {"behavior", "Isolated"}};
-  EXPECT_THAT(error(), HasSubstr("the regular expression x$ has a '$', which is not taken"));
+  json_["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "x)"}}}, {"behavior", "Isolated"}};
+  EXPECT_THAT(error(), HasSubstr("the regular expression x) is not taken: unmatched close parenthesis"));
   json_["pre_tokenizer"]["behavior"] = "Doubled";
   EXPECT_THAT(error(), HasSubstr("expected Isolated, Removed, Contiguous"));
 }
