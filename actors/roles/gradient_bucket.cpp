@@ -19,7 +19,6 @@ GradientBucketMachine::GradientBucketMachine(GradientBucketConfig config)
   CHECK(!config_.rounds.empty(), "a rank plays at least one lane");
   CHECK(!config_.rounds.back().entries.empty(), "some collective brings the reduced gradient");
   for (const auto& round : config_.rounds) entries_ += round.entries.size();
-  for (std::size_t i = 0; i < config_.parameters.size(); ++i) places_.emplace(config_.parameters[i].value, i);
 }
 
 void GradientBucketMachine::receive(const messages::Envelope& envelope, Outbox& outbox) {
@@ -54,9 +53,10 @@ bool GradientBucketMachine::is_current(core::Step step, core::Lane lane) const {
 
 void GradientBucketMachine::on(const messages::GradientReady& ready, Outbox& outbox) {
   if (!is_current(ready.step, ready.lane)) return;
-  const auto found = places_.find(ready.parameter.value);
-  if (found == places_.end()) return;
-  const auto index = found->second;
+  const auto& own = config_.parameters;
+  const auto found = std::find(own.begin(), own.end(), ready.parameter);
+  if (found == own.end()) return;
+  const auto index = static_cast<std::size_t>(found - own.begin());
   counts_[index] += 1;
   const auto expected = expected_[index];
   if (expected == 0) return;

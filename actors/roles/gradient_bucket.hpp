@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "actors/roles/machine.hpp"
@@ -64,7 +63,6 @@ class GradientBucketMachine final : public Machine {
   messages::Address peer(messages::Role role) const { return {config_.rank, role, 0}; }
 
   GradientBucketConfig config_;
-  std::unordered_map<std::uint32_t, std::size_t> places_;  ///< in the bucket, by parameter
   State state_ = State::idle;
   core::Step step_{-1};
   std::size_t round_ = 0;

@@ -37,7 +37,7 @@ void ParameterShardMachine::apply_next(Outbox& outbox) {
                                                        [&](const Hold& hold) { return hold.step < step; });
   if (wanted) return;
   const auto decided = std::move(decided_.front());
-  decided_.pop_front();
+  decided_.erase(decided_.begin());
   apply(decided, outbox);
 }
 
@@ -103,7 +103,7 @@ void ParameterShardMachine::gather_wanted(Outbox& outbox) {
   while (!wanted_.empty() && wanted_.front().step.value <= step_.value + 1) {
     outbox.send(peer(Role::conductor),
                 messages::CollectiveReady{wanted_.front().step, wanted_.front().entry});
-    wanted_.pop_front();
+    wanted_.erase(wanted_.begin());
   }
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -63,11 +62,11 @@ class ParameterShardMachine final : public Machine {
   };
   std::vector<Hold> holds_;  ///< by saves that have not staged the bucket yet
   /// Not applied yet. At most one, as long as the next step's reduction waits for this one's update.
-  std::deque<messages::StepDecided> decided_;
-  bool gathers_ = false;                     ///< this step's update is followed by a gather
-  bool stepped_ = false;                     ///< the optimizer has finished
-  std::size_t collected_ = 0;                ///< entries of the gather that are complete
-  std::deque<messages::UnitWanted> wanted_;  ///< too early: for the step after the next update
+  std::vector<messages::StepDecided> decided_;
+  bool gathers_ = false;                      ///< this step's update is followed by a gather
+  bool stepped_ = false;                      ///< the optimizer has finished
+  std::size_t collected_ = 0;                 ///< entries of the gather that are complete
+  std::vector<messages::UnitWanted> wanted_;  ///< too early: for the step after the next update
 };
 
 }  // namespace troupe::actors

@@ -56,7 +56,7 @@ void RoleHost::run(const messages::Envelope* heard, const Call& call) {
     }
   }
   if (!thrown) return;
-  if (heard != nullptr) thrown_at_ = *heard;
+  if (heard != nullptr) thrown_at_ = std::make_unique<messages::Envelope>(*heard);
   std::rethrow_exception(thrown);
 }
 
@@ -85,7 +85,7 @@ bool RoleHost::restart(const messages::Failure& why) {
   const gpu::HostScope scope(line_, {});
   bool is_replaced = false;
   run(nullptr, [&](Outbox& outbox) {
-    auto next = machine_->successor(why, thrown_at_ ? &*thrown_at_ : nullptr, outbox);
+    auto next = machine_->successor(why, thrown_at_.get(), outbox);
     if (!next) return;
     timer_generations_.clear();
     machine_ = std::move(next);

@@ -91,7 +91,7 @@ class RoleHost {
   gpu::HostLine line_;
   std::string_view last_message_;
   std::chrono::nanoseconds last_message_at_{};
-  std::optional<messages::Envelope> thrown_at_;  ///< the message that was being handled
+  std::unique_ptr<messages::Envelope> thrown_at_;  ///< the message that was being handled
   int restarts_ = 0;
   bool has_failed_ = false;
 };
