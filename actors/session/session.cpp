@@ -29,7 +29,7 @@ core::Result<std::unique_ptr<Session>> Session::join(RankWorld& world, SessionOp
                             unit_passes(options.passes), options.order, options.operations, world.programs());
   // Nobody waits for a rank that is alone, and its world is as before.
   if (!plan && world.world_size().value == 1) return tl::unexpected(std::move(plan.error()));
-  auto parts = std::make_unique<Parts>(world, std::move(options), plan.value_or(TrainingPlan{}));
+  auto parts = std::make_unique<Parts>(world, std::move(options), std::move(plan).value_or(TrainingPlan{}));
   // What is wrong may be so on this rank alone, and the others would wait for it.
   if (!plan) return tl::unexpected(parts->give_up(std::move(plan.error())));
   TRY(parts->open());

@@ -28,6 +28,7 @@ std::vector<core::ParameterSpec> tiny_parameters(const TinyTrainerOptions& optio
   const auto& training = options.session.training;
   const int ranks = training.expert_parallel, layers = options.layers / training.pipeline_parallel;
   const int first = place.stage * layers;
+  specs.reserve(2 * static_cast<std::size_t>(layers));
   for (int layer = 0; layer < layers; ++layer) {
     specs.push_back({fmt::format("layer{}.weight", first + layer), {options.width}});
     specs.back().unit = core::UnitIndex{static_cast<std::uint32_t>(layer)};

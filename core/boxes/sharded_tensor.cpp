@@ -107,6 +107,7 @@ Result<ShardedTensor> ShardedTensor::from_rank_offsets(std::string key, DType dt
   tensor.global_offset.assign(tensor.global_shape.size(), 0);
   tensor.axis_fragmentations = Shape(tensor.global_shape.size(), 1);
   TRY(tensor.check());
+  if (offsets.empty()) return tensor;
   const Shape extents = tensor.global_shape;
   for (const RankOffset& part : offsets) {
     TRY(check_rank_offset(tensor, part));
