@@ -168,25 +168,23 @@ core::Result<void> Arena::take_resting(gpu::Device& device, const TrainingPlan& 
 
 core::Result<void> Arena::take_optimizer(gpu::Device& device, const TrainingPlan& plan,
                                          const RankProgram& program) {
+  Cutter states;
+  std::vector<std::pair<std::size_t, gpu::BufferView*>> wanted;  // bytes, and where their view goes
   for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) {
     if (!plan.is_trainable(bucket)) continue;
     auto& place = places_[bucket.value];
     const auto range = program.held(plan.placements_of(bucket).optimizer, bucket);
-    const auto bytes = size_of(range, sizeof(float));
-    const auto state = [&](gpu::BufferView& view) -> core::Result<void> {
-      optimizer_.push_back(TRY(take(device, bytes)));
-      view = optimizer_.back().view();
-      return {};
-    };
     const auto& buffer = plan.buffers[plan.buckets[bucket.value].buffer.value];
+    const bool has_own_master = buffer.dtype != core::DType::f32;
+    if (!has_own_master) place.master_in_parameters = parameters(bucket, range);
     place.states.resize(buffer.states.size());
-    for (auto& view : place.states) TRY(state(view));
-    if (buffer.dtype == core::DType::f32) {
-      place.master_in_parameters = parameters(bucket, range);
-    } else {
-      TRY(state(place.master));
-    }
+    for (auto& view : place.states) wanted.emplace_back(size_of(range, sizeof(float)), &view);
+    if (has_own_master) wanted.emplace_back(size_of(range, sizeof(float)), &place.master);
   }
+  for (const auto& [bytes, view] : wanted) states.want(bytes);
+  optimizer_ = TRY(take(device, states.wanted()));
+  states.use(optimizer_.view());
+  for (const auto& [bytes, view] : wanted) *view = states.next(bytes);
   return {};
 }
 
@@ -267,8 +265,7 @@ void add_bytes(Sizes& to, std::span<const gpu::Buffer> buffers) {
 
 bool Arena::rests_like(const Arena& other) const {
   const auto sizes = [](const Arena& arena) {
-    Sizes found{arena.parameters_.view().bytes};
-    add_bytes(found, arena.optimizer_);
+    Sizes found{arena.parameters_.view().bytes, arena.optimizer_.view().bytes};
     for (const auto& place : arena.places_) {
       found.insert(found.end(), {static_cast<std::size_t>(place.parameters.start),
                                  static_cast<std::size_t>(place.parameters.end), place.width,

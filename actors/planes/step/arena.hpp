@@ -128,7 +128,7 @@ class Arena {
   std::vector<gpu::BufferView> carried_;
   std::vector<Place> places_;  ///< per bucket
   gpu::Buffer parameters_;
-  std::vector<gpu::Buffer> optimizer_;
+  gpu::Buffer optimizer_;
   std::vector<gpu::Buffer> gradients_;
   std::vector<gpu::Buffer> parameter_pool_;
   std::vector<gpu::Buffer> gradient_pool_;
