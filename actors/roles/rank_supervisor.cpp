@@ -77,9 +77,10 @@ void RankSupervisorMachine::on_membership(const messages::Message& message, Outb
   dispatch(message, Overloaded{
                         [&](const messages::PlanPartWanted& wanted) {
                           if (wanted.block == 1) {
-                            outbox.send(coordinator(), plan_lines(config_.rank, config_.plan_lines, wanted));
+                            outbox.send(coordinator(), plan_lines(config_.rank, *config_.plan_lines, wanted));
                           } else {
-                            outbox.send(coordinator(), plan_hashes(config_.rank, config_.plan_lines, wanted));
+                            outbox.send(coordinator(),
+                                        plan_hashes(config_.rank, *config_.plan_lines, wanted));
                           }
                         },
                         [&](const messages::Welcome& welcome) {

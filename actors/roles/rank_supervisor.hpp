@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,7 +22,9 @@ struct RankSupervisorConfig {
   std::vector<core::BucketIndex> forward;  ///< in forward order; empty: from the last one to the first
   core::PlanEntryIndex verdict_entry{};    ///< the plan's entry for the verdict's reduction
   std::uint64_t plan_hash = 0;
-  std::vector<std::string> plan_lines;
+  /// Shared by ranks of a process that say the same.
+  std::shared_ptr<const std::vector<std::string>> plan_lines =
+      std::make_shared<const std::vector<std::string>>();
   std::int32_t stage = 0;            ///< ranks that keep the same part of the model, and plan alike
   std::string configuration;         ///< one line per setting that all ranks must share
   double clip_norm = 0;              ///< 0: gradients are not clipped

@@ -64,8 +64,9 @@ std::vector<std::string> agreed_lines(const TrainingPlan& plan, const RankProgra
   // Programs follow from the same inputs on all ranks; if ranks have different programs, rank 0's stands for
   // the inputs.
   const bool is_first = program.coordinates() == plan.coordinates({0});
-  const auto collectives = lines_of(is_first ? program.program() : program_of(plan, {0}));
-  lines.insert(lines.end(), collectives.begin(), collectives.end());
+  const auto first = is_first ? program.program() : program_of(plan, {0});
+  const auto compared = plan.programs ? plan.programs->lines(first) : core::compared_lines(first);
+  lines.insert(lines.end(), compared.begin(), compared.end());
   return lines;
 }
 
@@ -89,14 +90,20 @@ ConductorConfig conductor_config(const TrainingPlan& plan, const RankProgram& pr
   ConductorConfig config;
   config.rank = program.rank();
   config.deadline = deadline;
+  config.entries.reserve(program.launches().size());
+  std::vector<std::pair<core::Communicator, std::uint64_t>> known;
+  const auto hash_of = [&](const core::Communicator& communicator) {
+    const auto found = std::ranges::find(known, communicator, [](const auto& one) { return one.first; });
+    if (found != known.end()) return found->second;
+    const auto first = plan.mesh.first_of_group(communicator.group, program.rank());
+    const auto text = fmt::format("{} of rank {}", core::describe(communicator), first.value);
+    return known.emplace_back(communicator, core::hash64(text)).second;
+  };
   for (const auto& launch : program.launches()) {
-    const auto communicator = core::communicator_of(*launch.entry);
-    const auto first = plan.mesh.first_of_group(launch.entry->group, program.rank());
-    config.entries.push_back(
-        {describe(launch), owner_of(launch, program.rank()), !launch.is_verdict() && launch.publishes(),
-         launch.entry->stream,
-         core::hash64(fmt::format("{} of rank {}", core::describe(communicator), first.value)),
-         core::hash64(core::common_text(*launch.entry)), final_sum_of(launch, program)});
+    config.entries.push_back({describe(launch), owner_of(launch, program.rank()),
+                              !launch.is_verdict() && launch.publishes(), launch.entry->stream,
+                              hash_of(core::communicator_of(*launch.entry)), launch.entry->alike,
+                              final_sum_of(launch, program)});
   }
   return config;
 }
@@ -114,8 +121,10 @@ RankSupervisorConfig supervisor_config(const TrainingPlan& plan, const RankProgr
   for (const auto entry : core::indices<core::PlanEntryIndex>(program.launches().size())) {
     if (program.launch(entry).is_verdict()) config.verdict_entry = entry;
   }
-  config.plan_lines = agreed_lines(plan, program);
-  config.plan_hash = core::hash64(fmt::format("{}", fmt::join(config.plan_lines, "\n")));
+  auto lines = agreed_lines(plan, program);
+  config.plan_hash = core::hash64(fmt::format("{}", fmt::join(lines, "\n")));
+  config.plan_lines = plan.programs ? plan.programs->share(std::move(lines))
+                                    : std::make_shared<const core::Lines>(std::move(lines));
   config.configuration = plan.configuration;
   config.clip_norm = plan.options.clip_norm;
   config.large_gradient_factor = plan.options.large_gradient_factor;

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "core/errors.hpp"
+#include "core/hash.hpp"
 #include "core/program/domain_lanes.hpp"
 #include "core/program/launch_cursor.hpp"
 #include "core/program/program_text.hpp"
@@ -158,20 +159,39 @@ Result<Program> KnownPrograms::plan(const ProgramInputs& inputs, const std::vect
 }
 
 LaunchedEntries entries_of(const Program& program) {
-  std::vector<ProgramEntry> entries;
-  for_each_launch(program, [&](const Launch& launch) { entries.push_back(*launch.entry); });
-  return std::make_shared<const std::vector<ProgramEntry>>(std::move(entries));
+  std::vector<LaunchedEntry> entries;
+  for_each_launch(program, [&](const Launch& launch) {
+    entries.push_back({*launch.entry, hash64(common_text(*launch.entry))});
+  });
+  return std::make_shared<const std::vector<LaunchedEntry>>(std::move(entries));
 }
 
-LaunchedEntries KnownPrograms::entries(Program program) {
+KnownPrograms::Written& KnownPrograms::written(Program program) {
   program.coordinates = {};
-  const auto is_same = [&](const auto& one) { return one.first == program; };
-  const auto known = std::find_if(entries_.begin(), entries_.end(), is_same);
-  if (known != entries_.end()) return known->second;
-  if (entries_.size() == kMostInputs) entries_.pop_front();
+  const auto is_same = [&](const Written& one) { return one.program == program; };
+  const auto known = std::find_if(written_.begin(), written_.end(), is_same);
+  if (known != written_.end()) return *known;
+  if (written_.size() == kMostInputs) written_.pop_front();
   auto entries = entries_of(program);
-  entries_.emplace_back(std::move(program), entries);
-  return entries;
+  return written_.emplace_back(Written{std::move(program), std::move(entries), {}});
+}
+
+LaunchedEntries KnownPrograms::entries(const Program& program) {
+  return written(program).entries;
+}
+
+const Lines& KnownPrograms::lines(const Program& program) {
+  auto& found = written(program);
+  if (found.lines.empty()) found.lines = compared_lines(found.program);
+  return found.lines;
+}
+
+std::shared_ptr<const Lines> KnownPrograms::share(Lines lines) {
+  const auto is_same = [&](const auto& one) { return *one == lines; };
+  const auto known = std::find_if(shared_.begin(), shared_.end(), is_same);
+  if (known != shared_.end()) return *known;
+  if (shared_.size() == kMostInputs) shared_.pop_front();
+  return shared_.emplace_back(std::make_shared<const Lines>(std::move(lines)));
 }
 
 CheckedJob representatives(const JobPrograms& job) {

@@ -6,7 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <utility>
+#include <string>
 #include <vector>
 
 #include "core/program/check_programs.hpp"
@@ -34,17 +34,28 @@ struct BlockShape {
   friend auto operator<=>(const BlockShape&, const BlockShape&) = default;
 };
 
-using LaunchedEntries = std::shared_ptr<const std::vector<ProgramEntry>>;  // shared by ranks
+/// An entry as it is launched.
+struct LaunchedEntry : ProgramEntry {
+  std::uint64_t alike = 0;  ///< the hash of common_text()
+};
+using LaunchedEntries = std::shared_ptr<const std::vector<LaunchedEntry>>;  // shared by ranks
 /// The entries of a program's launches, in their order.
 LaunchedEntries entries_of(const Program& program);
 
-/// Keeps programs for other ranks that would plan the same, where a process has many. For one thread.
+using Lines = std::vector<std::string>;
+
+/// Keeps what ranks plan and say for others that would plan and say the same, where a process has many. For
+/// one thread.
 class KnownPrograms {
  public:
   /// Like plan_program().
   Result<Program> plan(const ProgramInputs& inputs, const std::vector<int>& coordinates);
   /// Those of all programs that are the same but for the coordinates are the same.
-  LaunchedEntries entries(Program program);
+  LaunchedEntries entries(const Program& program);
+  /// Like compared_lines(); valid until the next call.
+  const Lines& lines(const Program& program);
+  /// The same lines, in memory of whoever had them first.
+  std::shared_ptr<const Lines> share(Lines lines);
 
  private:
   /// More than a job has parts of its model.
@@ -54,8 +65,16 @@ class KnownPrograms {
     LaneDeal deal;
     std::map<std::vector<BlockShape>, Program> programs;
   };
+  struct Written {
+    Program program;  ///< without coordinates
+    LaunchedEntries entries;
+    Lines lines;  ///< empty until they are wanted
+  };
+  Written& written(Program program);
+
   std::deque<Known> known_;
-  std::deque<std::pair<Program, LaunchedEntries>> entries_;  ///< the programs without coordinates
+  std::deque<Written> written_;
+  std::deque<std::shared_ptr<const Lines>> shared_;
 };
 
 /// A job with just enough ranks to represent all: along each axis, one coordinate for each kind of slice

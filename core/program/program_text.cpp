@@ -167,6 +167,19 @@ std::vector<std::string> lines(const Program& program, const Communicator& commu
   return found;
 }
 
+std::vector<std::string> compared_lines(const Program& program) {
+  std::vector<std::string> found;
+  for (const Communicator& communicator : communicators(program)) {
+    found.push_back(describe(communicator));
+    const auto own = lines(program, communicator);
+    found.insert(found.end(), own.begin(), own.end());
+  }
+  // What each rank does for itself, too: all of it follows from the same inputs, operations included.
+  const auto all = lines_with_recipes(program);
+  found.insert(found.end(), all.begin(), all.end());
+  return found;
+}
+
 std::uint64_t hash(const Program& program, const Communicator& communicator) {
   return hash64(fmt::format("{}\n", fmt::join(lines(program, communicator), "\n")));
 }

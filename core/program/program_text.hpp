@@ -37,5 +37,8 @@ std::vector<std::string> lines_with_recipes(const Program& program);
 std::vector<std::string> lines(const Program& program, const Communicator& communicator);
 /// Equal on two members exactly when their lines are (hash64).
 std::uint64_t hash(const Program& program, const Communicator& communicator);
+/// All that ranks compare: each communicator and its lines, then lines_with_recipes(), with the trainer's
+/// operations at the end.
+std::vector<std::string> compared_lines(const Program& program);
 
 }  // namespace troupe::core

@@ -74,6 +74,7 @@ void RankProgram::write_out() {
   const auto clock = program_.clock();
   std::vector<PlannedLaunch*> last(plan_->buckets.size());
   entries_ = plan_->programs ? plan_->programs->entries(program_) : core::entries_of(program_);
+  launches_.reserve(entries_->size());
   core::for_each_launch(program_, [&](const core::Launch& launch) {
     const auto& entry = (*entries_)[launches_.size()];
     PlannedLaunch planned{.entry = &entry, .round = launch.round, .slot = launch.slot};
@@ -226,19 +227,6 @@ std::vector<core::LaneRange> RankProgram::before(core::BucketIndex bucket, int r
   const auto first = lanes.deal.block(lanes.coordinates, axes).first;
   const auto end = lanes.deal.round_lanes(lanes.coordinates, axes, round).first;
   return tree().leaves_of({first, end - first});
-}
-
-std::vector<std::string> lines_of(const core::Program& program) {
-  std::vector<std::string> lines;
-  for (const auto& communicator : core::communicators(program)) {
-    lines.push_back(core::describe(communicator));
-    auto own = core::lines(program, communicator);
-    lines.insert(lines.end(), own.begin(), own.end());
-  }
-  // What each rank does for itself, too: all of it follows from the same inputs, operations included.
-  const auto all = core::lines_with_recipes(program);
-  lines.insert(lines.end(), all.begin(), all.end());
-  return lines;
 }
 
 }  // namespace troupe::actors

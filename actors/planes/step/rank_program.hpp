@@ -45,7 +45,7 @@ enum class Sending : std::uint8_t { nothing, as_it_is, packed };
 
 /// A collective of a rank's program, at its place in the step.
 struct PlannedLaunch {
-  const core::ProgramEntry* entry = nullptr;  ///< owned by the RankProgram
+  const core::LaunchedEntry* entry = nullptr;  ///< owned by the RankProgram
   int round = 0;
   int slot = -1;  ///< in the pool that holds the full tensor; -1: it has its own memory
   std::optional<core::BucketIndex> bucket;  ///< none: the verdict
@@ -83,10 +83,6 @@ std::string describe(const PlannedLaunch& launch);
 
 /// The program of a rank as the planner makes it.
 core::Program program_of(const TrainingPlan& plan, core::Rank rank);
-
-/// What the members of a communicator must agree on, one line each; first the communicator itself. The
-/// operations that the trainer declares follow.
-std::vector<std::string> lines_of(const core::Program& program);
 
 /// What one rank does in a step, with its launches written out: PlanEntryIndex is a place among them. They
 /// are numbered in the order in which the session's first program launches them.
@@ -202,7 +198,7 @@ class RankProgram {
   std::vector<core::DomainLanes> lanes_;  ///< of domains that have parameters
   std::vector<core::RestingStacks> resting_;
   std::vector<std::optional<core::Lane>> rounds_;
-  std::shared_ptr<const std::vector<core::ProgramEntry>> entries_;  ///< of launches; shared by ranks
+  core::LaunchedEntries entries_;  ///< of launches
   std::vector<PlannedLaunch> launches_;
   std::vector<core::PlanEntryIndex> sequence_;
   std::vector<std::size_t> places_;  ///< by entry, in the sequence

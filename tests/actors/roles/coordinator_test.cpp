@@ -58,7 +58,7 @@ std::string refusal_of(const Plan& ours, const Plan& theirs) {
     config.rank = {rank};
     config.world = {2};
     config.plan_hash = static_cast<std::uint64_t>(rank);
-    config.plan_lines = rank == 0 ? ours : theirs;
+    config.plan_lines = std::make_shared<const Plan>(rank == 0 ? ours : theirs);
     supervisors.emplace_back(std::move(config));
   }
   probe.say(Join{Rank{0}, WorldSize{2}, 0, "a"});

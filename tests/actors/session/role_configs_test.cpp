@@ -62,7 +62,7 @@ TEST(RoleConfigs, AllRanksJoinWithTheSamePlan) {
     auto last = supervisor_config(plan, RankProgram(plan, {plan.world.value - 1}), {});
 
     EXPECT_EQ(first.plan_hash, last.plan_hash);
-    EXPECT_EQ(first.plan_lines, last.plan_lines);
+    EXPECT_EQ(*first.plan_lines, *last.plan_lines);
     EXPECT_EQ(first.configuration, last.configuration);
   }
 }

@@ -4,6 +4,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "core/errors.hpp"
+#include "core/program/program_text.hpp"
 #include "tests/core/program/some_operations.hpp"
 #include "tests/core/program/some_programs.hpp"
 
@@ -121,7 +122,18 @@ RC_GTEST_PROP(JobPrograms, KnownProgramsAreThoseThatWouldBePlanned, ()) {
 
     RC_ASSERT(known.plan(inputs, at).value() == plan_program(inputs, at).value());
     RC_ASSERT(known.plan(learned, at).value() == plan_program(learned, at).value());
+    for (const auto& program : {plan_program(inputs, at).value(), plan_program(learned, at).value()})
+      RC_ASSERT(known.lines(program) == compared_lines(program));
   }
+}
+
+TEST(JobPrograms, RanksThatSayTheSameShareItsLines) {
+  KnownPrograms known;
+  const auto first = known.share({"a", "b"});
+
+  EXPECT_EQ(known.share({"a", "b"}), first);
+  EXPECT_EQ(*known.share({"a"}), Lines{"a"});
+  EXPECT_EQ(*first, (Lines{"a", "b"}));
 }
 
 TEST(JobPrograms, WhatCannotBePlannedIsNotKnown) {
