@@ -47,7 +47,7 @@ core::Result<void> Restore::load_own_copy(const RestoreChoice& choice) {
   TRY(retrieve_local(choice));
   const auto manifest = TRY(read_copy_manifest(*copies_, *choice.local, in_.rank()));
   touched_.merge(state_keys(in_.plan));
-  const auto& own = parts_.tensor_keys;
+  const auto own = parts_.tensor_keys.requests();
   touched_.merge(own.keys_of_rank(static_cast<std::size_t>(in_.rank().value), own.sets));
   return read_copy(*copies_, manifest, in_.state.structure, spans_of(in_.memory), uploads_.get());
 }

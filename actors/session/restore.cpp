@@ -307,7 +307,7 @@ core::Result<Wanted> Restore::want(const std::string& attempt, const core::Manif
 /// What each rank requests. The more ranks keep the same part of the model, the less this grows with them.
 core::Result<core::KeyRequests> Restore::all_requests(const std::string& attempt,
                                                       const core::Manifest& manifest) {
-  core::KeyRequests requests = parts_.tensor_keys;
+  auto requests = parts_.tensor_keys.requests();
   for (auto& keys : requests.sets) {
     // A checkpoint from before experts had tensors of their own lacks them.
     std::erase_if(keys, [&](const std::string& key) {

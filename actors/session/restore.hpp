@@ -19,6 +19,7 @@
 #include "actors/session/local_search.hpp"
 #include "actors/session/local_tier.hpp"
 #include "actors/session/outcomes.hpp"
+#include "actors/session/trainer_tensors.hpp"
 #include "actors/session/wanted.hpp"
 #include "core/checkpoint/cliques.hpp"
 #include "core/checkpoint/steps_missed.hpp"
@@ -46,9 +47,9 @@ class Restore {
  public:
   /// What a restore works on besides the context.
   struct Parts {
-    LocalTier* local = nullptr;            ///< null: there are no local saves
-    HostExchange* hosts = nullptr;         ///< null: the data plane exchanges what ranks have read
-    const core::KeyRequests& tensor_keys;  ///< of the trainers' own tensors
+    LocalTier* local = nullptr;     ///< null: there are no local saves
+    HostExchange* hosts = nullptr;  ///< null: the data plane exchanges what ranks have read
+    const TensorKeys& tensor_keys;
   };
   using Loaded = LoadedState;
 

@@ -24,6 +24,7 @@
 #include "actors/session/session.hpp"
 #include "actors/session/step_meter.hpp"
 #include "actors/session/trainer_inbox.hpp"
+#include "actors/session/trainer_tensors.hpp"
 #include "actors/session/unit_gate.hpp"
 #include "actors/session/work_router.hpp"
 #include "actors/shell/rank_world.hpp"
@@ -148,7 +149,7 @@ struct Session::Parts {
   std::optional<ExactMasters> masters;
   std::optional<UnitGate> gate;
   std::optional<Sequencer> sequencer;
-  core::KeyRequests tensor_keys;  ///< of the trainers' own tensors
+  TensorKeys tensor_keys;
 
   bool others_stand_by = false;  ///< after the last step
   bool ends_for_others = false;  ///< the epoch ends so that they join

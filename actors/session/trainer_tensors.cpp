@@ -163,24 +163,28 @@ core::Result<void> check_tensors_of(const std::vector<Told>& ranks) {
   return {};
 }
 
-/// What rank 0 answers: the keys of all ranks' tensors, each set of them once, or what is wrong.
+/// What rank 0 answers: the keys of all ranks' tensors, each set of them once, or what is wrong. Ranks that
+/// follow one another and have the same set share an entry: its number, and how many they are.
 core::Result<Value> answer_to(const std::vector<Told>& ranks) {
   if (const auto good = check_parameters_of(ranks); !good) return Value(good.error().message);
   if (const auto good = check_tensors_of(ranks); !good) return Value(good.error().message);
   std::map<core::KeySet, std::int64_t> known;
   Value::List sets;
-  Value::List of_ranks;
+  std::vector<std::pair<std::int64_t, std::int64_t>> runs;
   for (const auto& told : ranks) {
     core::KeySet keys;
     for (const auto& tensor : told.tensors.tensors) keys.insert(tensor.key);
     const auto [set, is_new] = known.try_emplace(keys, static_cast<std::int64_t>(known.size()));
-    of_ranks.emplace_back(set->second);
     if (is_new) sets.emplace_back(Value::List(keys.begin(), keys.end()));
+    if (runs.empty() || runs.back().first != set->second) runs.emplace_back(set->second, 0);
+    runs.back().second += 1;
   }
+  Value::List of_ranks;
+  for (const auto& [set, count] : runs) of_ranks.emplace_back(Value::List{set, count});
   return Value(Value::Map{{"sets", std::move(sets)}, {"of_ranks", std::move(of_ranks)}});
 }
 
-core::Result<core::KeyRequests> requests_of(const Value& answer) {
+core::Result<TensorKeys> keys_of(const Value& answer, std::int64_t world) {
   const auto altered = [] {
     return core::fail(Errc::corrupt, "rank 0 sent neither a list of tensors nor an error");
   };
@@ -188,26 +192,39 @@ core::Result<core::KeyRequests> requests_of(const Value& answer) {
   const auto* of_ranks = answer.find("of_ranks");
   if (sets == nullptr || sets->as_list() == nullptr || of_ranks == nullptr || of_ranks->as_list() == nullptr)
     return altered();
-  core::KeyRequests requests;
+  TensorKeys found;
   for (const auto& set : *sets->as_list()) {
-    auto& keys = requests.sets.emplace_back();
+    auto& keys = found.sets.emplace_back();
     if (set.as_list() == nullptr) return altered();
     for (const auto& key : *set.as_list()) {
       if (key.as_string() == nullptr) return altered();
       keys.insert(*key.as_string());
     }
   }
-  for (const auto& of_rank : *of_ranks->as_list()) {
-    const auto set = of_rank.as_int();
-    if (!set || *set < 0 || *set >= static_cast<std::int64_t>(requests.sets.size())) return altered();
-    requests.of_ranks.push_back({static_cast<std::size_t>(*set)});
+  std::int64_t ranks = 0;
+  for (const auto& run : *of_ranks->as_list()) {
+    const auto* pair = run.as_list();
+    if (pair == nullptr || pair->size() != 2) return altered();
+    const auto set = (*pair)[0].as_int(), count = (*pair)[1].as_int();
+    const bool is_good = set && *set >= 0 && *set < static_cast<std::int64_t>(found.sets.size()) && count &&
+                         *count > 0 && *count <= world - ranks;
+    if (!is_good) return altered();
+    ranks += *count;
+    found.runs.push_back({static_cast<std::size_t>(*set), static_cast<std::size_t>(*count)});
   }
-  return requests;
+  if (ranks == world) return found;
+  return core::fail(Errc::corrupt, "expected the tensors of {} ranks, found {}", world, ranks);
 }
 
 }  // namespace
 
-core::Result<core::KeyRequests> agree_on_tensors(const SessionContext& in) {
+core::KeyRequests TensorKeys::requests() const {
+  core::KeyRequests requests{sets, {}};
+  for (const auto& run : runs) requests.of_ranks.resize(requests.of_ranks.size() + run.ranks, {run.set});
+  return requests;
+}
+
+core::Result<TensorKeys> agree_on_tensors(const SessionContext& in) {
   Value::List described;
   for (const auto& own : in.options.tensors) {
     for (const auto& part : TRY(core::stacked_parts(own.tensor, own.stacking)))
@@ -228,10 +245,7 @@ core::Result<core::KeyRequests> agree_on_tensors(const SessionContext& in) {
     in.end_reading("tensors/");
     return core::fail(Errc::mismatch, "{}", *complaint);
   }
-  auto requests = TRY(requests_of(verdict));
-  if (requests.of_ranks.size() == static_cast<std::size_t>(in.world.world_size().value)) return requests;
-  return core::fail(Errc::corrupt, "expected the tensors of {} ranks, found {}", in.world.world_size().value,
-                    requests.of_ranks.size());
+  return keys_of(verdict, in.world.world_size().value);
 }
 
 }  // namespace troupe::actors
