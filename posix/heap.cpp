@@ -13,6 +13,8 @@ void expect_heap(std::size_t bytes) {
   // All of it from one end of the heap, to which it returns here.
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);
+  // Small blocks join their neighbours when they are freed; later, many would at once, all of them cold.
+  mallopt(M_MXFAST, 0);
   void* const memory = std::malloc(bytes);
   if (memory == nullptr) return;
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
