@@ -12,7 +12,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "apps/report/run_record.hpp"
@@ -26,6 +25,9 @@ class LostRanks : public testing::Test {
   LostRanks() : text_(write_sample_text(folder_)) {}
 
   using Pids = std::map<int, int>;  // by slot
+
+  /// A look takes milliseconds of the processors on which the job runs.
+  static constexpr std::chrono::milliseconds kBetweenLooks{20};
 
   /// What is done to the job, once it has recorded so many steps.
   struct Blow {
@@ -72,15 +74,20 @@ class LostRanks : public testing::Test {
     std::set<int> lost;
     for (const Blow& blow : blows) lost.insert(blow.slots.begin(), blow.slots.end());
     std::size_t next = 0;
+    using Clock = std::chrono::steady_clock;
+    Clock::time_point looked;
     const auto during = [&] {
+      const bool is_due = next < blows.size() && read_record(output).losses.size() >= blows[next].steps;
+      if (!is_due && Clock::now() - looked < kBetweenLooks) return;
+      looked = Clock::now();
       const auto pids = processes_of(id);
       const auto is_there = [&](const auto& each) {
         return lost.contains(each.first) || pids.contains(each.first);
       };
       if (std::ranges::all_of(run.before, is_there)) run.last = pids;
-      if (next == blows.size() || read_record(output).losses.size() < blows[next].steps) return;
-      const auto strikes = std::chrono::steady_clock::now() + blows[next].later;
-      while (std::chrono::steady_clock::now() < strikes) std::this_thread::yield();
+      if (!is_due) return;
+      const auto strikes = Clock::now() + blows[next].later;
+      while (Clock::now() < strikes) continue;
       if (next == 0) run.before = pids;
       const Blow& blow = blows[next];
       for (const int slot : blow.slots) {
