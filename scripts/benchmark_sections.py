@@ -298,7 +298,10 @@ SECTIONS = [
             {"ZeRO-1, 1024 ranks: s": at_most(2.5), "ZeRO-1, 1024 ranks: manifest, MB": at_most(64)}),
     Section("simulator", "The simulator", "One step of a whole job in one thread, with every check.", simulator,
             {"64 ranks, 64 units of zero3: processor s": at_most(1.5),
-             "1024 ranks, 64 units of zero3: memory, MiB": at_most(2048)}),
+             "1024 ranks, 64 units of zero3: processor s": at_most(20),
+             "1024 ranks, 64 units of zero3: memory, MiB": at_most(1024),
+             "4096 ranks, 16 units of zero3: processor s": at_most(60),
+             "4096 ranks, 16 units of zero3: memory, MiB": at_most(8192)}),
     Section("recovery", "The loss of a rank", "From SIGKILL of a random rank of `gpt` to the next committed step: four "
             "ranks, the smallest model, a checkpoint every 10 steps.", recoveries,
             {"spare: ms": at_most(100), "fewer: ms": at_most(100), "in-place: ms": at_most(120)}),
