@@ -188,8 +188,7 @@ def plans(tools):
 
 def simulator(tools):
     figures = {}
-    sizes = [(64, 64), (256, 64), (1024, 64), *([] if tools.quick else [(4096, 16)])]
-    for ranks, units in sizes:
+    for ranks, units in (64, 64), (256, 64), (1024, 64), (4096, 16):
         for _ in range(tools.times(5, 3) if ranks < 1024 else tools.times(2, 1)):
             _, seconds, mib = tools.run(tools.binaries / "troupe", "simulate", "--ranks", ranks, "--units", units,
                                         "--strategy", "zero3", "--steps", 1)
