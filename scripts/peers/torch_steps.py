@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Step times of a Llama with troupe.torch, beside DDP and FSDP2 over Gloo, all with PyTorch's own forward and backward:
 
-    TROUPE_LIBRARY=build/release/lib/libtroupe.so.0 PYTHON scripts/peers/torch_steps.py [--ranks 2] [--rounds 5] [--tokens 64] [--json]
+    TROUPE_LIBRARY=build/release/lib/libtroupe.so.0 PYTHON scripts/peers/torch_steps.py [--ranks 2] [--rounds 5]
+        [--tokens 64] [--json]
 
 PYTHON has torch and transformers. Every round starts each engine anew, one after another, so that what else the machine
 does meets all of them. Each rank plays one lane with one thread; the first steps of a round are not counted. A figure
@@ -116,7 +117,7 @@ def main():
         return
     print(f"{elements / 1e6:.1f} million parameters, {arguments.ranks} ranks, torch {torch.__version__}")
     for name, median in found.items():
-        peer = "DDP over Gloo" if name in ("troupe.torch ddp", "troupe.torch zero1", "DDP over Gloo") else "FSDP2 over Gloo"
+        peer = "FSDP2 over Gloo" if "zero3" in name or name.startswith("FSDP2") else "DDP over Gloo"
         said = ""
         if name == peer:
             said = f"   {1 - found['alone'] / median:.2f} of it communication"

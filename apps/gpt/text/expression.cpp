@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <string>
 
 #include "core/errors.hpp"
 #include "core/utf8.hpp"
