@@ -24,8 +24,8 @@ struct SharedMemoryOptions {
   /// Each member gets twice this size. A larger size means fewer meetings, a smaller one stays in the caches.
   /// 0 chooses: 1 MiB, and less with more than four members.
   std::size_t staging_bytes = 0;
-  /// How long a waiting member spins before it sleeps, if there is a core for each member; otherwise it
-  /// sleeps immediately.
+  /// How long a waiting member keeps yielding its core before it sleeps, also where members share cores: a
+  /// sleeper must be woken, and may then take the core from the member that wakes it.
   std::chrono::nanoseconds spin = std::chrono::microseconds(50);
 };
 

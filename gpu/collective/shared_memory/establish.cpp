@@ -1,5 +1,4 @@
 // How the members of a group set up a shared arena.
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,12 +10,6 @@
 
 namespace troupe::gpu {
 namespace {
-
-int usable_cores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
 
 std::size_t staging_bytes(const SharedMemoryOptions& options, std::size_t members) {
   constexpr std::size_t kTogether = std::size_t{4} << 20;
@@ -68,20 +61,18 @@ core::Result<std::unique_ptr<Arena>> Arena::establish(const GroupOptions& group,
   const int index = TRY(index_of_self(group));
   const ArenaLayout layout{.members = group.members.size(),
                            .staging_bytes = staging_bytes(options, group.members.size())};
-  const bool has_own_core = static_cast<int>(group.members.size()) <= usable_cores();
-  const auto spin = has_own_core ? options.spin : std::chrono::nanoseconds::zero();
   const std::string key = fmt::format("{}/{}/{}/shared_memory", group.job, group.epoch.value, group.name);
   JobFailure failure(rendezvous, key);
   if (index > 0) {
     SharedSegment segment = TRY(open_announced(group, layout, rendezvous, key));
-    std::unique_ptr<Arena> arena(new Arena(group, index, layout, std::move(segment), spin));
+    std::unique_ptr<Arena> arena(new Arena(group, index, layout, std::move(segment), options.spin));
     TRY(arena->join(failure));
     return arena;
   }
   const std::string name = TRY(new_segment_name(group.job, group.epoch.value, group.name));
   SharedSegment segment = TRY(SharedSegment::create(name, layout.total()));
   const NameGuard guard(name);
-  std::unique_ptr<Arena> arena(new Arena(group, index, layout, std::move(segment), spin));
+  std::unique_ptr<Arena> arena(new Arena(group, index, layout, std::move(segment), options.spin));
   TRY(rendezvous.set(key, name + '\n' + agreement(group, layout)));
   TRY(arena->join(failure));
   return arena;
