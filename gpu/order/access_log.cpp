@@ -90,16 +90,24 @@ AccessLog::Allocation* AccessLog::find(std::uintptr_t address) {
   return address - before.begin < before.bytes ? &before : nullptr;
 }
 
-/// The place of the first range from this address on. None crosses it afterwards.
-std::size_t AccessLog::cut(Ranges& ranges, std::uintptr_t at) {
-  const auto after = std::lower_bound(ranges.begin(), ranges.end(), at, BeginsBefore());
-  const auto place = static_cast<std::size_t>(after - ranges.begin());
-  if (place == 0 || ranges[place - 1].end <= at) return place;
-  Range rest = ranges[place - 1];
-  rest.begin = at;
-  ranges[place - 1].end = at;
-  ranges.insert(after, std::move(rest));
-  return place;
+/// The places of the first range in `begin` to `end` and of the first one after it. None crosses its borders
+/// afterwards.
+std::pair<std::size_t, std::size_t> AccessLog::cut(Ranges& ranges, std::uintptr_t begin, std::uintptr_t end) {
+  const auto split = [&](std::size_t place, std::uintptr_t at) {
+    if (place == 0 || ranges[place - 1].end <= at) return;
+    Range rest = ranges[place - 1];
+    rest.begin = at;
+    ranges[place - 1].end = at;
+    ranges.insert(ranges.begin() + static_cast<std::ptrdiff_t>(place), std::move(rest));
+  };
+  const auto found = std::lower_bound(ranges.begin(), ranges.end(), begin, BeginsBefore());
+  const auto first = static_cast<std::size_t>(found - ranges.begin());
+  split(first, begin);
+  // Few are between the two, so a second search would take longer.
+  auto last = first;
+  while (last < ranges.size() && ranges[last].begin < end) ++last;
+  split(last, end);
+  return {first, last};
 }
 
 void AccessLog::read(ConstBufferView view, const Task& task, const OrderClock& clock,
@@ -110,8 +118,7 @@ void AccessLog::read(ConstBufferView view, const Task& task, const OrderClock& c
   const auto end = begin + view.bytes;
   const Search search{task, clock, allocation->begin, allocation->bytes, false, false, found};
   auto& ranges = allocation->ranges;
-  auto place = cut(ranges, begin);
-  cut(ranges, end);
+  auto place = cut(ranges, begin, end).first;
   for (auto untouched = begin; untouched < end; ++place) {
     const auto next = place < ranges.size() ? std::min(ranges[place].begin, end) : end;
     if (untouched < next)
@@ -132,8 +139,7 @@ void AccessLog::write(ConstBufferView view, const Task& task, const OrderClock& 
   const auto end = begin + view.bytes;
   const Search search{task, clock, allocation->begin, allocation->bytes, true, false, found};
   auto& ranges = allocation->ranges;
-  const auto first = cut(ranges, begin);
-  const auto last = cut(ranges, end);
+  const auto [first, last] = cut(ranges, begin, end);
   for (auto place = first; place < last; ++place) search.compare(ranges[place]);
   const auto at = [&](std::size_t place) { return ranges.begin() + static_cast<std::ptrdiff_t>(place); };
   if (first == last)

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gpu/buffer.hpp"
@@ -100,7 +101,7 @@ class AccessLog {
 
   /// Null: the address is in none.
   Allocation* find(std::uintptr_t address);
-  static std::size_t cut(Ranges& ranges, std::uintptr_t at);
+  static std::pair<std::size_t, std::size_t> cut(Ranges& ranges, std::uintptr_t begin, std::uintptr_t end);
 
   std::vector<Allocation> allocations_;  ///< in ascending order
 };

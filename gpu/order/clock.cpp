@@ -25,16 +25,20 @@ void OrderClock::advance(Moment moment) {
   }
 }
 
-void OrderClock::join(const OrderClock& other) {
+bool OrderClock::join(const OrderClock& other) {
+  bool is_new = false;
   std::size_t at = 0;
   for (const Moment& moment : other.moments_) {
     while (at < moments_.size() && moments_[at].line < moment.line) ++at;
     if (at == moments_.size() || moments_[at].line != moment.line) {
       moments_.insert(moments_.begin() + static_cast<std::ptrdiff_t>(at), moment);
-    } else {
-      moments_[at].tick = std::max(moments_[at].tick, moment.tick);
+      is_new = true;
+    } else if (moments_[at].tick < moment.tick) {
+      moments_[at].tick = moment.tick;
+      is_new = true;
     }
   }
+  return is_new;
 }
 
 void OrderClock::forget(std::span<const LineId> lines) {

@@ -22,13 +22,12 @@ HostLine& HostLine::current() {
 }
 
 void HostLine::join(const OrderClock& clock) {
-  clock_.join(clock);
-  past_ = {};
+  if (clock_.join(clock)) past_ = {};
 }
 
 void HostLine::join(const Past& past) {
-  if (past.clock == nullptr || past.clock == past_.clock) return;
-  join(*past.clock);
+  if (past.clock == nullptr || past.clock == past_.clock || !clock_.join(*past.clock)) return;
+  past_ = clock_ == *past.clock ? past : Past{};
 }
 
 Moment HostLine::step() {
