@@ -21,9 +21,9 @@ RoleHost::RoleHost(messages::Address self, core::Epoch epoch, std::unique_ptr<Ma
       profiler_(profiler),
       log_(log),
       now_(std::move(now)),
-      track_(tracer ? messages::to_string(self) : std::string()),
       last_message_("nothing"),
-      last_message_at_(now_()) {}
+      last_message_at_(now_()),
+      track_(tracer ? messages::to_string(self) : std::string()) {}
 
 void EffectSink::end_process(const std::string& why) {
   std::fprintf(stderr, "%s\n", why.c_str());

@@ -75,6 +75,7 @@ class RoleHost {
   bool restart(const messages::Failure& why);
   void fail(messages::Failure why);
 
+  // First what each message needs, close together, for simulations, which have thousands of hosts.
   messages::Address self_;
   core::Epoch epoch_;
   std::unique_ptr<Machine> machine_;
@@ -82,18 +83,18 @@ class RoleHost {
   Tracer* tracer_;
   core::Profiler* profiler_;
   Logger log_;
-  std::string_view said_state_;
   std::function<std::chrono::nanoseconds()> now_;
+  std::string_view last_message_;
+  std::chrono::nanoseconds last_message_at_{};
+  gpu::HostLine line_;
+  bool has_failed_ = false;
+  int restarts_ = 0;
   std::string track_;
+  std::string_view said_state_;
   std::unordered_map<TimerId, std::uint64_t> timer_generations_;  // one per timer of the machine
   std::uint64_t next_generation_ = 1;
   std::uint64_t stale_messages_ = 0;
-  gpu::HostLine line_;
-  std::string_view last_message_;
-  std::chrono::nanoseconds last_message_at_{};
   std::unique_ptr<messages::Envelope> thrown_at_;  ///< the message that was being handled
-  int restarts_ = 0;
-  bool has_failed_ = false;
 };
 
 /// Calls `call`, and `threw` with what it throws, in words.

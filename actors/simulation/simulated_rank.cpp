@@ -35,10 +35,10 @@ struct SimulatedRank::Part final : EffectSink {
   }
 
   SimulatedRank& rank;
-  RoleHost host;
   Mailboxes::Mailbox mailbox;
   bool scheduled = false;
   std::string_view state;  ///< after the last message
+  RoleHost host;
 };
 
 SimulatedProcess::SimulatedProcess(EventLoop& loop, gpu::SimulatedDeviceOptions options, bool checks_order)
@@ -47,13 +47,13 @@ SimulatedProcess::SimulatedProcess(EventLoop& loop, gpu::SimulatedDeviceOptions 
   checked = gpu::check_order(device, [this](const std::string& what) { touched_out_of_order(what); });
 }
 
-SimulatedRank::SimulatedRank(SimulatedSurroundings surroundings, core::Rank rank, core::WorldSize world,
-                             SimulatedProcess& process)
-    : surroundings_(std::move(surroundings)),
+SimulatedRank::SimulatedRank(const SimulatedSurroundings& surroundings, core::Rank rank,
+                             core::WorldSize world, SimulatedProcess& process)
+    : surroundings_(surroundings),
       rank_(rank),
       world_(world),
-      process_(process),
-      delays_(surroundings_.seed, fmt::format("rank {}", rank.value), "mailboxes") {
+      delays_(surroundings_.seed, fmt::format("rank {}", rank.value), "mailboxes"),
+      process_(process) {
   process_.touched_out_of_order = [&monitor = surroundings_.monitor, rank](const std::string& what) {
     monitor.violate(fmt::format("ST-1: rank {}: {}", rank.value, what));
   };

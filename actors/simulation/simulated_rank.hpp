@@ -67,7 +67,8 @@ struct SimulatedProcess {
 /// between ranks. The process outlives it.
 class SimulatedRank final : public RankWorld, private TrainerPatience, private RoleWitness {
  public:
-  SimulatedRank(SimulatedSurroundings surroundings, core::Rank rank, core::WorldSize world,
+  /// The surroundings outlive it, too.
+  SimulatedRank(const SimulatedSurroundings& surroundings, core::Rank rank, core::WorldSize world,
                 SimulatedProcess& process);
   ~SimulatedRank() override;
 
@@ -156,26 +157,10 @@ class SimulatedRank final : public RankWorld, private TrainerPatience, private R
   void run_io(IoQueue& queue, std::function<void()> job);
   void schedule_io(IoQueue& queue);
 
-  SimulatedSurroundings surroundings_;
+  // First what each event needs, in as few cache lines as possible: other ranks had the cache meanwhile.
+  const SimulatedSurroundings& surroundings_;
   core::Rank rank_;
   core::WorldSize world_;
-  std::string job_ = "simulation";
-  SimulatedProcess& process_;
-  std::unique_ptr<gpu::CollectiveBackend> collectives_;
-  std::function<std::unique_ptr<Network>()> open_network_;
-  std::unique_ptr<Network> network_;
-  RandomStream delays_;
-  IoQueue io_;
-  IoQueue local_io_;
-  std::vector<std::string> said_;
-  std::unique_ptr<Log> log_;
-  Hooks hooks_;
-  std::map<messages::Address, std::unique_ptr<Part>> parts_;
-  /// The same, by role and index: each message asks.
-  std::vector<std::vector<Part*>> places_;
-  std::map<messages::Address, std::string_view> states_;  ///< of roles that run on the trainer's thread
-  std::unique_ptr<posix::Fiber> fiber_;
-  core::Result<void> result_;
   bool is_on_fiber_ = false;
   bool waiting_ = false;
   bool resume_scheduled_ = false;
@@ -183,6 +168,23 @@ class SimulatedRank final : public RankWorld, private TrainerPatience, private R
   bool opened_ = false;
   bool closed_ = false;
   std::uint64_t messages_ = 0;
+  /// The parts by role and index: each message asks.
+  std::vector<std::vector<Part*>> places_;
+  RandomStream delays_;
+  std::unique_ptr<posix::Fiber> fiber_;
+  std::unique_ptr<Network> network_;
+  SimulatedProcess& process_;
+  Hooks hooks_;
+  std::string job_ = "simulation";
+  std::unique_ptr<gpu::CollectiveBackend> collectives_;
+  std::function<std::unique_ptr<Network>()> open_network_;
+  IoQueue io_;
+  IoQueue local_io_;
+  std::vector<std::string> said_;
+  std::unique_ptr<Log> log_;
+  std::map<messages::Address, std::unique_ptr<Part>> parts_;
+  std::map<messages::Address, std::string_view> states_;  ///< of roles that run on the trainer's thread
+  core::Result<void> result_;
   std::uint64_t unique_numbers_ = 0;
 };
 

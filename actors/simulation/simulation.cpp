@@ -23,7 +23,8 @@ Simulation::Simulation(SimulationOptions options)
       own_loop_(std::make_unique<EventLoop>(options_.seed)),
       loop_(*own_loop_),
       fabric_(loop_, options_.fabric),
-      wires_(loop_, wires_options(options_)) {
+      wires_(loop_, wires_options(options_)),
+      surroundings_(surroundings()) {
   std::vector<SimulatedProcess*> processes;
   for (int rank = 0; rank < options_.ranks.value; ++rank) {
     own_processes_.push_back(
@@ -38,11 +39,12 @@ Simulation::Simulation(SimulationOptions options, EventLoop& loop,
     : options_(std::move(options)),
       loop_(loop),
       fabric_(loop_, options_.fabric),
-      wires_(loop_, wires_options(options_)) {
+      wires_(loop_, wires_options(options_)),
+      surroundings_(surroundings()) {
   add_ranks(processes);
 }
 
-void Simulation::add_ranks(const std::vector<SimulatedProcess*>& processes) {
+SimulatedSurroundings Simulation::surroundings() {
   SimulatedSurroundings surroundings{loop_,
                                      fabric_,
                                      monitor_,
@@ -60,8 +62,12 @@ void Simulation::add_ranks(const std::vector<SimulatedProcess*>& processes) {
   surroundings.epoch = options_.epoch;
   surroundings.goes_on = options_.goes_on;
   surroundings.others_stand_by = options_.others_stand_by;
+  return surroundings;
+}
+
+void Simulation::add_ranks(const std::vector<SimulatedProcess*>& processes) {
   for (int rank = 0; rank < options_.ranks.value; ++rank) {
-    ranks_.push_back(std::make_unique<SimulatedRank>(surroundings, core::Rank{rank}, options_.ranks,
+    ranks_.push_back(std::make_unique<SimulatedRank>(surroundings_, core::Rank{rank}, options_.ranks,
                                                      *processes[static_cast<std::size_t>(rank)]));
   }
 }

@@ -86,6 +86,7 @@ class Simulation {
   InvariantMonitor& monitor() { return monitor_; }
 
  private:
+  SimulatedSurroundings surroundings();
   void add_ranks(const std::vector<SimulatedProcess*>& processes);
   void connect();
   void on_state(const messages::Address& role, std::string_view state);
@@ -97,6 +98,7 @@ class Simulation {
   gpu::SimulatedFabric fabric_;
   SimulatedWires wires_;
   InvariantMonitor monitor_;
+  const SimulatedSurroundings surroundings_;
   std::vector<std::unique_ptr<SimulatedProcess>> own_processes_;
   std::vector<std::unique_ptr<SimulatedRank>> ranks_;
 };
