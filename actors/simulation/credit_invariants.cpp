@@ -90,6 +90,7 @@ std::shared_ptr<const CreditInvariants::Table> CreditInvariants::read(const Rank
     launch.publishes = !planned.is_verdict() && planned.publishes();
     if (entry.takes) launch.until = table.clock.at(entry.takes->point, planned.round);
     if (launch.gives) table.gradient_slots[static_cast<std::size_t>(launch.unit)] = launch.slot;
+    if (launch.brings) table.bringing[launch.needed].push_back(core::place_of(number));
     table.streams[launch.stream].push_back(core::place_of(number));
     table.launches[core::place_of(number)] = std::move(launch);
   }
@@ -203,10 +204,11 @@ void CreditInvariants::take(core::Rank rank, Watched& watched, const LaunchColle
 }
 
 void CreditInvariants::check_read(core::Rank rank, const Watched& watched, const TrainerPlace& place) {
-  const auto at = watched.table->clock.at({place.phase, place.unit}, place.round);
-  for (std::size_t i = 0; i < watched.table->launches.size(); ++i) {
+  const auto found =
+      watched.table->bringing.find(watched.table->clock.at({place.phase, place.unit}, place.round));
+  if (found == watched.table->bringing.end()) return;
+  for (const auto i : found->second) {
     const auto& launch = watched.table->launches[i];
-    if (!launch.brings || launch.needed != at) continue;
     const auto& slot = watched.parameters[static_cast<std::size_t>(launch.slot)];
     const bool is_there = watched.done[i] == place.step && slot &&
                           watched.table->launches[slot->launch].unit == place.unit &&

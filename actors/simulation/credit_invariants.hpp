@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -84,8 +85,9 @@ class CreditInvariants {
   struct Table {
     core::StepClock clock{0, 0};
     std::vector<Launch> launches;
-    std::vector<std::vector<std::size_t>> streams;  ///< launches, in order
-    std::vector<int> gradient_slots;                ///< by unit; -1: the unit has memory of its own
+    std::vector<std::vector<std::size_t>> streams;              ///< launches, in order
+    std::map<std::int64_t, std::vector<std::size_t>> bringing;  ///< launches, by where they are needed
+    std::vector<int> gradient_slots;  ///< by unit; -1: the unit has memory of its own
   };
   struct Watched {
     std::shared_ptr<const Table> table;    // shared by all ranks with the program

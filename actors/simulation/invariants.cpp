@@ -18,30 +18,31 @@ void InvariantMonitor::on_message(core::Rank rank, const messages::Envelope& env
   checkpoints_.on_message(envelope);
   replicas_.on_message(envelope);
   credits_.on_message(rank, envelope);
-  dispatch(envelope.body, Overloaded{
-                              [&](const messages::StepDecided& decided) {
-                                if (envelope.to.role == Role::trainer) on(rank, decided);
-                              },
-                              [&](const messages::BucketReady& ready) {
-                                if (ready_.insert({rank, ready.step, ready.bucket}).second) return;
-                                violate(fmt::format("GB-1: bucket {} of rank {} was ready twice in step {}",
-                                                    ready.bucket.value, rank.value, ready.step.value));
-                              },
-                              [&](const messages::ShardStepped& stepped) {
-                                stepped_[key_of(rank, stepped.bucket)] = stepped.step;
-                              },
-                              [&](const messages::StepCommitted& committed) {
-                                auto [last, first] =
-                                    committed_.try_emplace(rank, core::Step{committed.step.value - 1});
-                                if (last->second.value + 1 != committed.step.value) {
-                                  violate(fmt::format("RS-4: rank {} committed step {} after step {}",
-                                                      rank.value, committed.step.value, last->second.value));
-                                }
-                                last->second = committed.step;
-                                if (committed.commit)
-                                  last_committed_ = std::max(last_committed_, committed.step);
-                              },
-                          });
+  dispatch(
+      envelope.body,
+      Overloaded{
+          [&](const messages::StepDecided& decided) {
+            if (envelope.to.role == Role::trainer) on(rank, decided);
+          },
+          [&](const messages::BucketReady& ready) {
+            auto& last = at(rank, ready.bucket).ready;
+            if (last >= ready.step) {
+              violate(fmt::format("GB-1: bucket {} of rank {} is ready in step {}, as it was in step {}",
+                                  ready.bucket.value, rank.value, ready.step.value, last.value));
+            }
+            last = ready.step;
+          },
+          [&](const messages::ShardStepped& stepped) { at(rank, stepped.bucket).stepped = stepped.step; },
+          [&](const messages::StepCommitted& committed) {
+            auto [last, first] = committed_.try_emplace(rank, core::Step{committed.step.value - 1});
+            if (last->second.value + 1 != committed.step.value) {
+              violate(fmt::format("RS-4: rank {} committed step {} after step {}", rank.value,
+                                  committed.step.value, last->second.value));
+            }
+            last->second = committed.step;
+            if (committed.commit) last_committed_ = std::max(last_committed_, committed.step);
+          },
+      });
 }
 
 void InvariantMonitor::on(core::Rank rank, const messages::StepDecided& decided) {
@@ -80,23 +81,31 @@ void InvariantMonitor::on_work(const messages::Address& who, const Work& work) {
   place += 1;
 }
 
+InvariantMonitor::Bucket& InvariantMonitor::at(core::Rank rank, core::BucketIndex bucket) {
+  const auto place = static_cast<std::size_t>(rank.value);
+  if (buckets_.size() <= place) buckets_.resize(place + 1);
+  auto& own = buckets_[place];
+  if (own.size() <= bucket.value) own.resize(bucket.value + 1);
+  return own[bucket.value];
+}
+
 void InvariantMonitor::on(core::Rank rank, const PrepareBucket& work) {
-  const auto bucket = key_of(rank, work.bucket);
-  const auto [last, first] = prepared_.try_emplace(bucket, work.step);
-  const auto before = std::exchange(last->second, work.step);
-  const auto stepped = stepped_.find(bucket);
-  if (before == work.step || (stepped != stepped_.end() && stepped->second == before)) return;
+  auto& bucket = at(rank, work.bucket);
+  const auto before = std::exchange(bucket.prepared, work.step);
+  if (before.value < 0 || before == work.step || bucket.stepped == before) return;
   violate(fmt::format("GB-3: rank {} prepares bucket {} for step {} before its update of step {}", rank.value,
                       work.bucket.value, work.step.value, before.value));
 }
 
 void InvariantMonitor::follow_sums(core::Rank rank, const LaunchCollective& work) {
   if (work.final_sum == FinalSum::none) return;
-  auto& sums = sums_.try_emplace(key_of(rank, work.bucket), Sums{core::Step{-1}}).first->second;
+  auto& known = at(rank, work.bucket).sums;
   if (work.final_sum == FinalSum::awaits) {
-    sums = {work.step};
+    known = {work.step};
     return;
   }
+  if (!known) known = {core::Step{-1}};
+  auto& sums = *known;
   sums.count += 1;
   if (sums.step == work.step && sums.count == 1) return;
   violate(fmt::format("FG-1: rank {} sums the gradients of bucket {} over their group {} in step {}",
@@ -105,8 +114,8 @@ void InvariantMonitor::follow_sums(core::Rank rank, const LaunchCollective& work
 }
 
 void InvariantMonitor::on(core::Rank rank, const StepShard& work) {
-  const auto found = sums_.find(key_of(rank, work.bucket));
-  if (found == sums_.end() || (found->second.step == work.step && found->second.count == 1)) return;
+  const auto& sums = at(rank, work.bucket).sums;
+  if (!sums || (sums->step == work.step && sums->count == 1)) return;
   violate(
       fmt::format("FG-1: rank {} steps bucket {} in step {}, whose gradients were not summed over their "
                   "group once",

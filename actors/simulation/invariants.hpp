@@ -2,10 +2,9 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
+#include <optional>
 #include <string>
 #include <tuple>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -76,25 +75,24 @@ class InvariantMonitor {
                                                                           ///< it
   std::map<core::Step, Decision> decisions_;
   std::map<core::Rank, core::Step> committed_;
-  std::set<std::tuple<core::Rank, core::Step, core::BucketIndex>> ready_;
   std::map<std::tuple<core::Step, core::Rank, core::BucketIndex, std::int64_t, std::int64_t>,
            std::pair<core::Rank, std::uint64_t>>
       published_;  ///< by what is kept
-  /// By a rank and one of its buckets.
-  template <class Value>
-  using PerBucket = std::unordered_map<std::uint64_t, Value>;
-  static std::uint64_t key_of(core::Rank rank, core::BucketIndex bucket) {
-    return static_cast<std::uint64_t>(rank.value) << 32 | bucket.value;
-  }
-  PerBucket<core::Step> prepared_;  ///< the last step of each bucket
-  PerBucket<core::Step> stepped_;
   /// For gradients that are also summed: the step in which they were last reduced, and how often they were
   /// summed since then.
   struct Sums {
     core::Step step;
     int count = 0;
   };
-  PerBucket<Sums> sums_;
+  /// In which step each of this happened last to a bucket of a rank; -1: never.
+  struct Bucket {
+    core::Step ready{-1};
+    core::Step prepared{-1};
+    core::Step stepped{-1};
+    std::optional<Sums> sums;
+  };
+  Bucket& at(core::Rank rank, core::BucketIndex bucket);
+  std::vector<std::vector<Bucket>> buckets_;  ///< of each rank
   core::Step last_committed_{-1};
   CheckpointInvariants checkpoints_{[this](std::string sentence) { violate(std::move(sentence)); }};
   ReplicaInvariants replicas_{[this](std::string sentence) { violate(std::move(sentence)); }};
