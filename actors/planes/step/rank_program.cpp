@@ -57,6 +57,9 @@ RankProgram::RankProgram(const TrainingPlan& plan, core::Rank rank, core::Progra
                                 plan.inputs.lanes, coordinates(), plan.inputs.pieces);
     CHECK(lanes.has_value(), "plan_training() has dealt the lanes before");
     lanes_.push_back(*std::move(lanes));
+    auto& stacks = stacks_.emplace_back();
+    for (int round = 0; round < program_.rounds; ++round)
+      stacks.push_back(core::source_stacks(lanes_.back(), round));
     resting_.push_back(core::resting_stacks(lanes_.back(), program_.rounds));
   }
   write_out();

@@ -140,8 +140,8 @@ class RankProgram {
   /// expert-parallel group.
   int sources(core::BucketIndex bucket) const { return lanes_of(bucket).sources; }
   /// Where the partial sums of the sources are in `ordered` numerics, in this round or at its end.
-  core::SourceStacks stacks(core::BucketIndex bucket, int round) const {
-    return core::source_stacks(lanes_of(bucket), round);
+  const core::SourceStacks& stacks(core::BucketIndex bucket, int round) const {
+    return stacks_[plan_->domain_of(bucket)][static_cast<std::size_t>(round)];
   }
   /// Slots that hold something when a bucket's lanes are summed, in the order of the lanes: of the partial
   /// sums, or of a round's full gradients. The first is slot 0.
@@ -195,7 +195,8 @@ class RankProgram {
   core::Rank rank_;
   core::LaneDeal deal_;
   core::Program program_;
-  std::vector<core::DomainLanes> lanes_;  ///< of domains that have parameters
+  std::vector<core::DomainLanes> lanes_;                 ///< of domains that have parameters
+  std::vector<std::vector<core::SourceStacks>> stacks_;  ///< of these domains, in each round
   std::vector<core::RestingStacks> resting_;
   std::vector<std::optional<core::Lane>> rounds_;
   core::LaunchedEntries entries_;  ///< of launches

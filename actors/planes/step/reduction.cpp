@@ -59,7 +59,7 @@ void DataPlane::State::round_lane(const PrepareBucket& work) {
 void DataPlane::State::sum_lanes(const PrepareBucket& work) {
   const auto& lanes = program.lanes_of(work.bucket);
   const int round = program.round_of(work.lane);
-  const auto stacks = program.stacks(work.bucket, round);
+  const auto& stacks = program.stacks(work.bucket, round);
   for (int source = 0; source < lanes.sources; ++source) {
     const auto block = lanes.source_blocks[static_cast<std::size_t>(source)];
     auto steps = core::merge_after({block.first + round}, block, plan.options.lanes);

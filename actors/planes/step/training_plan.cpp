@@ -396,7 +396,7 @@ core::ElementRange TrainingPlan::held(const core::Placements& placements, core::
 }
 
 bool TrainingPlan::has_sharded_parameters(core::BucketIndex bucket) const {
-  return has_shards(placements_of(bucket).parameters);
+  return unit_of(bucket).residency != core::Residency::resident && has_shards(inputs.placements.parameters);
 }
 
 bool TrainingPlan::optimizer_is_replicated() const {
