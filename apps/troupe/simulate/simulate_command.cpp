@@ -22,6 +22,7 @@
 #include "apps/command_line/options.hpp"
 #include "apps/command_line/say.hpp"
 #include "apps/troupe/simulate/chaos_command.hpp"
+#include "apps/troupe/simulate/small_blocks.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/options/training_table.hpp"
@@ -242,6 +243,7 @@ int run_command(const Options& o) {
   constexpr std::size_t kBytesOfUnit = std::size_t{24} << 10;  // on each rank
   posix::expect_heap(static_cast<std::size_t>(o.ranks) * static_cast<std::size_t>(o.units + 8) *
                      kBytesOfUnit);
+  keep_small_blocks();
   bool violated = false;
   nlohmann::json all = nlohmann::json::array();
   std::map<std::tuple<int, int, bool>, std::uint64_t> alone;
