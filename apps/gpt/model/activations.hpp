@@ -55,7 +55,7 @@ struct BlockActivations {
 template <class E>
 struct GradientScratch {
   E* residual;         // (N, C), of the pass
-  E* normed;           // (N, slices, C), then (N, C)
+  E* normed;           // terms of (N, C), then (N, C)
   E* query;            // (N, H D)
   E* key;              // (N, K D)
   E* value;            // (N, K D)

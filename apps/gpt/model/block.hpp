@@ -179,7 +179,7 @@ core::Result<void> experts_into_residual(const BlockContext<X>& context, const B
     return expert_layer_forward(context, *parameters.experts, block.experts, x, pass, residual);
   context.engine.zero(context.tensor->partial, context.shape.rows() * context.slices * context.config.width);
   TRY(expert_layer_forward(context, *parameters.experts, block.experts, x, pass, context.tensor->partial));
-  return add_summed_rows(context, residual);
+  return add_summed_rows(context, residual, Terms::by_row);
 }
 
 template <class X, class E>
@@ -408,7 +408,8 @@ core::Result<void> block_backward(const BlockContext<X>& context, const BlockPar
                                   const Pass<E>& pass) {
   const auto d = scratch_for_weights(context, parameters, scratch, pass);
   TRY(mlp_backward(context, parameters, block, d, pass));
-  const E* d_normed = TRY(summed_rows<X>(context, d.normed));
+  const Terms terms = parameters.experts ? Terms::by_row : Terms::apart;
+  const E* d_normed = TRY(summed_rows<X>(context, d.normed, terms));
   TRY(norm_backward(context, parameters.mlp_norm, block.middle, block.mlp_norm, d_normed, d, pass));
   TRY(self_attention_backward(context, parameters, block, d, pass));
   d_normed = TRY(summed_rows<X>(context, d.normed));

@@ -65,7 +65,7 @@ core::Result<void> gated_forward(const BlockContext<X>& context, const ExpertWei
   TRY(project(context, pass, Sliced::outputs, {N, C, F}, weights.gate, x, kept.gate));
   TRY(project(context, pass, Sliced::outputs, {N, C, F}, weights.up, x, kept.up));
   context.engine.swiglu_forward(N * F, kept.gate, kept.up, kept.hidden);
-  return project(context, pass, Sliced::inputs, {N, F, C}, weights.down, kept.hidden, y);
+  return project(context, pass, Sliced::inputs, {N, F, C}, weights.down, kept.hidden, y, Terms::by_row);
 }
 
 /// Adds to d_x (N, slices, C).
@@ -77,10 +77,10 @@ core::Result<void> gated_backward(const BlockContext<X>& context, const ExpertWe
   TRY(project_backward(context, pass, Sliced::inputs, {N, F, C}, weights.down, kept.hidden, d_y, d.hidden,
                        Write::overwrite));
   context.engine.swiglu_backward(N * F, kept.gate, kept.up, d.hidden, d.gate, d.up);
-  TRY(project_backward(context, pass, Sliced::outputs, {N, C, F}, weights.up, x, d.up, d_x,
-                       Write::accumulate));
+  TRY(project_backward(context, pass, Sliced::outputs, {N, C, F}, weights.up, x, d.up, d_x, Write::accumulate,
+                       Terms::by_row));
   return project_backward(context, pass, Sliced::outputs, {N, C, F}, weights.gate, x, d.gate, d_x,
-                          Write::accumulate);
+                          Write::accumulate, Terms::by_row);
 }
 
 /// Replaces values of which each member of the group has a term by their sums.
@@ -294,7 +294,7 @@ core::Result<void> experts_backward(const BlockContext<X>& context, const Expert
           },
           [&](const Part& part, const E* values) {
             multiply_backward<X, E>(context, Sliced::outputs, {count(part), C, F}, at(d, part, F), values,
-                                    inputs.y_of(part, context.slices * C), write);
+                                    inputs.y_of(part, context.slices * C), write, Terms::by_row);
           });
     };
     TRY(inner(weights.up, scratch.up, Write::overwrite));

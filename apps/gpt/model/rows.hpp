@@ -24,7 +24,7 @@ struct TensorParallel {
   typename X::Group* group = nullptr;  ///< null: this rank computes all slices
   bool sequence = false;
   E* gathered = nullptr;          ///< (N, C), with sequence parallelism only
-  E* partial = nullptr;           ///< (N, slices, C): this rank's terms of a sum
+  E* partial = nullptr;           ///< this rank's terms of (N, C)
   E* own = nullptr;               ///< (the most rows of a member, C), with sequence parallelism only
   E* again = nullptr;             ///< (N, C): besides `gathered`, with sequence parallelism and experts only
   SumOf<E>* of_slices = nullptr;  ///< for sum_over_slices()
@@ -106,18 +106,24 @@ core::Result<const typename X::Element*> summed_over_members(const BlockContext<
   return tensor->own;
 }
 
-/// The same for the terms of all slices, of which this rank's are (N, slices, C).
+/// The same for the terms of all slices.
 template <class X>
 core::Result<const typename X::Element*> summed_rows(const BlockContext<X>& context,
-                                                     typename X::Element* partial) {
-  context.engine.add_slices(context.shape.rows(), context.slices, context.config.width, partial);
+                                                     typename X::Element* partial,
+                                                     Terms terms = Terms::apart) {
+  const std::size_t N = context.shape.rows(), C = context.config.width;
+  if (terms == Terms::apart)
+    context.engine.add_slices(1, context.slices, N * C, partial);
+  else
+    context.engine.add_slices(N, context.slices, C, partial);
   return summed_over_members(context, partial);
 }
 
 /// residual += this rank's rows of the sum of all slices' partial rows.
 template <class X>
-core::Result<void> add_summed_rows(const BlockContext<X>& context, typename X::Element* residual) {
-  const auto* sum = TRY(summed_rows(context, context.tensor->partial));
+core::Result<void> add_summed_rows(const BlockContext<X>& context, typename X::Element* residual,
+                                   Terms terms = Terms::apart) {
+  const auto* sum = TRY(summed_rows(context, context.tensor->partial, terms));
   context.engine.add(sum, residual, own_rows(context) * context.config.width);
   return {};
 }
