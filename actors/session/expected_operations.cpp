@@ -25,42 +25,12 @@ Parts parts_of(const core::Counts& counts) {
   return parts;
 }
 
-OperationKind kind_of(core::CollectiveKind kind) {
-  switch (kind) {
-    case core::CollectiveKind::all_reduce:
-      return OperationKind::all_reduce;
-    case core::CollectiveKind::reduce_scatter:
-      return OperationKind::reduce_scatter;
-    case core::CollectiveKind::all_gather:
-      return OperationKind::all_gather;
-    case core::CollectiveKind::all_to_all:
-      return OperationKind::all_to_all;
-  }
-  return OperationKind::barrier;
-}
-
-OperationKind kind_of(core::TrainerOperation::Kind kind) {
-  switch (kind) {
-    case core::TrainerOperation::Kind::all_reduce:
-      return OperationKind::all_reduce;
-    case core::TrainerOperation::Kind::reduce_scatter:
-      return OperationKind::reduce_scatter;
-    case core::TrainerOperation::Kind::all_gather:
-      return OperationKind::all_gather;
-    case core::TrainerOperation::Kind::all_to_all:
-      return OperationKind::all_to_all;
-    case core::TrainerOperation::Kind::broadcast:
-      return OperationKind::broadcast;
-  }
-  return OperationKind::barrier;
-}
-
 bool has_parts(OperationKind kind) {
   return kind == OperationKind::reduce_scatter || kind == OperationKind::all_gather;
 }
 
 void add(const core::ProgramEntry& entry, std::int64_t members, ExpectedOperations& expected) {
-  const auto kind = kind_of(entry.operation);
+  const auto kind = gpu::kind_of(entry.operation);
   if (entry.tensor.kind == core::TensorKind::verdict) {
     expected.insert({kind, core::DType::i64, {static_cast<std::size_t>(entry.elements)}});
   } else if (entry.tensor.kind == core::TensorKind::parameters && kind == OperationKind::all_gather) {
@@ -106,7 +76,7 @@ ExpectedOperations expected_of_trainer(const TrainingPlan& plan, const std::stri
   ExpectedOperations expected;
   for (const auto& operation : plan.inputs.operations) {
     if (core::name_of(operation.group) != group) continue;
-    const auto kind = kind_of(operation.kind);
+    const auto kind = gpu::kind_of(operation.kind);
     expected.insert({kind, operation.dtype,
                      has_parts(kind) ? parts_of(operation.counts)
                                      : Parts{static_cast<std::size_t>(operation.counts.most())}});

@@ -6,8 +6,8 @@
 namespace troupe::core {
 namespace {
 
-constexpr std::array<std::string_view, 4> kKindNames{"all_reduce", "reduce_scatter", "all_gather",
-                                                     "all_to_all"};
+constexpr std::array<std::string_view, 5> kKindNames{"all_reduce", "reduce_scatter", "all_gather",
+                                                     "all_to_all", "broadcast"};
 
 }  // namespace
 

@@ -198,8 +198,10 @@ std::int64_t bytes_sent(const ProgramEntry& entry, std::int64_t place) {
       return bytes(others + own * (members - 1), entry.wire);
     case CollectiveKind::all_to_all:
       return entry.elements == 0 ? 0 : bytes(entry.counts.of(place) / entry.elements * others, entry.wire);
+    case CollectiveKind::broadcast:
+      break;
   }
-  CHECK(false, "every operation is handled");
+  CHECK(false, "no plan broadcasts");
 }
 
 std::int64_t place_in(const Program& program, const ProgramEntry& entry) {

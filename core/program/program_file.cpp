@@ -46,10 +46,7 @@ constexpr CountKind last(CountKind) {
   return CountKind::bounded;
 }
 constexpr CollectiveKind last(CollectiveKind) {
-  return CollectiveKind::all_to_all;
-}
-constexpr TrainerOperation::Kind last(TrainerOperation::Kind) {
-  return TrainerOperation::Kind::broadcast;
+  return CollectiveKind::broadcast;
 }
 constexpr Action last(Action) {
   return Action::merged;

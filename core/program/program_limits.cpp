@@ -305,6 +305,8 @@ class Limits {
     if (entry.stream < 0 || entry.stream >= program_.streams) {
       return fail(Errc::corrupt, "{} is on stream {} of {}", describe(entry), entry.stream, program_.streams);
     }
+    if (entry.operation == CollectiveKind::broadcast)
+      return fail(Errc::corrupt, "{} is none of a plan's collectives", describe(entry));
     TRY(check_counts(entry));
     for (const int recipe : {entry.first, entry.later}) {
       if (recipe >= 0 && static_cast<std::size_t>(recipe) < program_.recipes.size()) continue;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <set>
 
@@ -13,24 +12,18 @@
 namespace troupe::core {
 namespace {
 
-constexpr std::array<std::string_view, 5> kKindNames{"all_reduce", "reduce_scatter", "all_gather",
-                                                     "all_to_all", "broadcast"};
 /// Operations of a layer, in one direction, hardly ever are more.
 constexpr std::size_t kLongestPattern = 24;
 
 /// What tells every member how much the others will put in.
 bool tells_counts(const TrainerOperation& operation) {
   const bool is_whole = operation.dtype == DType::i64 || operation.dtype == DType::i32;
-  const bool reaches_all = operation.kind == TrainerOperation::Kind::all_gather ||
-                           operation.kind == TrainerOperation::Kind::all_to_all;
+  const bool reaches_all =
+      operation.kind == CollectiveKind::all_gather || operation.kind == CollectiveKind::all_to_all;
   return is_whole && reaches_all && operation.counts.kind != CountKind::bounded;
 }
 
 }  // namespace
-
-std::string_view name_of(TrainerOperation::Kind kind) noexcept {
-  return kKindNames[static_cast<std::size_t>(kind)];
-}
 
 std::string describe(const TrainerOperation& operation) {
   return fmt::format("{} on {} in '{}'", name_of(operation.kind), name_of(operation.group),

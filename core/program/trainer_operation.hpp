@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/dtype.hpp"
+#include "core/plan/collective_kind.hpp"
 #include "core/plan/mesh.hpp"
 #include "core/program/counts.hpp"
 #include "core/program/trainer_point.hpp"
@@ -17,9 +18,7 @@ namespace troupe::core {
 /// tensor parallelism, of the dispatch of tokens to experts. All members of its group come to it before the
 /// point has ended.
 struct TrainerOperation {
-  enum class Kind : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast };
-
-  Kind kind = Kind::all_reduce;
+  CollectiveKind kind = CollectiveKind::all_reduce;
   GroupKind group = GroupKind::tp;
   DType dtype = DType::f32;
   /// What each member puts in; in a broadcast, what the one does whose values they are. `bounded`: what it
@@ -29,7 +28,6 @@ struct TrainerOperation {
 
   friend bool operator==(const TrainerOperation&, const TrainerOperation&) = default;
 };
-std::string_view name_of(TrainerOperation::Kind kind) noexcept;
 /// "all_to_all on ep in 'forward of unit 3'"
 std::string describe(const TrainerOperation& operation);
 /// The same, for a later unit.

@@ -16,6 +16,7 @@
 
 #include "core/dtype.hpp"
 #include "core/ids.hpp"
+#include "core/plan/collective_kind.hpp"
 #include "core/result.hpp"
 #include "gpu/buffer.hpp"
 #include "gpu/collective/part_counts.hpp"
@@ -37,6 +38,8 @@ enum class OperationKind : std::uint8_t {
   barrier,
 };
 std::string_view name_of(OperationKind kind) noexcept;
+/// The operation that carries it out.
+OperationKind kind_of(core::CollectiveKind kind) noexcept;
 
 /// All back-ends that Troupe itself implements sum f16 and bf16 in fp32 in rank order, with one rounding at
 /// the end; f8 types can be moved but not reduced. `average` divides the fp32 sum before rounding and is for

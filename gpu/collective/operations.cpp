@@ -324,54 +324,6 @@ std::optional<std::string> find_uneven_exchange(std::span<const Signature> signa
 
 }  // namespace
 
-std::string_view name_of(OperationKind kind) noexcept {
-  switch (kind) {
-    case OperationKind::all_reduce:
-      return "all_reduce";
-    case OperationKind::reduce_scatter:
-      return "reduce_scatter";
-    case OperationKind::all_gather:
-      return "all_gather";
-    case OperationKind::broadcast:
-      return "broadcast";
-    case OperationKind::all_to_all:
-      return "all_to_all";
-    case OperationKind::send:
-      return "send";
-    case OperationKind::receive:
-      return "receive";
-    case OperationKind::barrier:
-      return "barrier";
-  }
-  return "unknown";
-}
-
-std::string_view name_of(ReduceOp reduce) noexcept {
-  switch (reduce) {
-    case ReduceOp::sum:
-      return "sum";
-    case ReduceOp::average:
-      return "average";
-    case ReduceOp::min:
-      return "min";
-    case ReduceOp::max:
-      return "max";
-    case ReduceOp::product:
-      return "product";
-    case ReduceOp::bit_and:
-      return "bit_and";
-    case ReduceOp::bit_or:
-      return "bit_or";
-    case ReduceOp::bit_xor:
-      return "bit_xor";
-  }
-  return "unknown";
-}
-
-bool is_of_bits(ReduceOp reduce) noexcept {
-  return reduce == ReduceOp::bit_and || reduce == ReduceOp::bit_or || reduce == ReduceOp::bit_xor;
-}
-
 bool reduces(OperationKind kind) noexcept {
   return kind == OperationKind::all_reduce || kind == OperationKind::reduce_scatter;
 }

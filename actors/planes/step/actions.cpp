@@ -26,18 +26,6 @@ gpu::BufferView part_of(gpu::BufferView sum, core::ElementRange range) {
   return sum.subview(static_cast<std::size_t>(range.start) * sizeof(float), elements(range) * sizeof(float));
 }
 
-/// In the order of CollectiveKind.
-constexpr std::array kOperations{gpu::OperationKind::all_reduce, gpu::OperationKind::reduce_scatter,
-                                 gpu::OperationKind::all_gather, gpu::OperationKind::all_to_all};
-static_assert(kOperations[static_cast<std::size_t>(core::CollectiveKind::all_reduce)] ==
-              gpu::OperationKind::all_reduce);
-static_assert(kOperations[static_cast<std::size_t>(core::CollectiveKind::reduce_scatter)] ==
-              gpu::OperationKind::reduce_scatter);
-static_assert(kOperations[static_cast<std::size_t>(core::CollectiveKind::all_gather)] ==
-              gpu::OperationKind::all_gather);
-static_assert(kOperations[static_cast<std::size_t>(core::CollectiveKind::all_to_all)] ==
-              gpu::OperationKind::all_to_all);
-
 }  // namespace
 
 /// What each action does, in the order of core::Action.
@@ -233,7 +221,7 @@ DataPlane::State::Posted DataPlane::State::keep(const core::RecipeStep&, Job& jo
 
 DataPlane::State::Posted DataPlane::State::post(const core::RecipeStep& step, Job& job) {
   gpu::Operation operation;
-  operation.kind = kOperations[static_cast<std::size_t>(job.launch.entry->operation)];
+  operation.kind = gpu::kind_of(job.launch.entry->operation);
   operation.dtype = job.launch.entry->wire;
   operation.reduce = std::array{gpu::ReduceOp::sum, gpu::ReduceOp::average}[job.launch.entry->averages];
   operation.input = memory_of(step.from, job.from, job);

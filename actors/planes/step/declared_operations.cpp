@@ -24,8 +24,8 @@ namespace {
 
 constexpr core::GroupKind kGroups[] = {core::GroupKind::tp, core::GroupKind::cp, core::GroupKind::ep};
 
-core::TrainerOperation::Kind kind_of(DeclaredOperation::Kind kind) {
-  using Kind = core::TrainerOperation::Kind;
+core::CollectiveKind kind_of(DeclaredOperation::Kind kind) {
+  using Kind = core::CollectiveKind;
   switch (kind) {
     case DeclaredOperation::Kind::all_reduce:
       return Kind::all_reduce;

@@ -201,7 +201,7 @@ TEST(CheckPrograms, CountsForAGroupOfAnotherSizeAreRefused) {
             "but the group has 2");
 }
 
-using Kind = TrainerOperation::Kind;
+using Kind = CollectiveKind;
 
 /// A square of four ranks: 0 and 1 share the tensors of a layer, and so do 2 and 3; 0 and 2 share experts,
 /// and so do 1 and 3. In the forward of unit 1 they sum over the former, then send rows to the latter.

@@ -71,8 +71,7 @@ TEST(JobPrograms, AHundredThousandRanksWithOwnOperationsStayShort) {
   const auto without = stored_bytes(plan_all(inputs).value().programs[0]);
   for (int unit = 0; unit < 100; ++unit) {
     for (const auto phase : {Phase::forward, Phase::backward}) {
-      inputs.operations.push_back(
-          operation(TrainerOperation::Kind::all_reduce, GroupKind::tp, {phase, unit}));
+      inputs.operations.push_back(operation(CollectiveKind::all_reduce, GroupKind::tp, {phase, unit}));
     }
   }
 

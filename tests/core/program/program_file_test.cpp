@@ -108,8 +108,8 @@ TEST(ProgramFile, NamesTheFieldThatCannotBeRead) {
             program + "rounds: expected a whole number that fits, found \"1.5\"");
   EXPECT_EQ(spoilt_program([](Json& json) { json["rounds"] = 3000000000U; }),
             program + "rounds: expected a whole number that fits, found \"3000000000\"");
-  EXPECT_EQ(spoilt_entry([](Json& json) { json["operation"] = "broadcast"; }),
-            entry + "operation: expected a name that is known, found \"\"broadcast\"\"");
+  EXPECT_EQ(spoilt_entry([](Json& json) { json["operation"] = "gossip"; }),
+            entry + "operation: expected a name that is known, found \"\"gossip\"\"");
   EXPECT_EQ(spoilt_entry([](Json& json) { json["from"] = "Q"; }),
             entry + "from: expected letters R, P and F, found \"\"Q\"\"");
   EXPECT_EQ(spoilt_entry([](Json& json) { json["ready"] = nullptr; }),
@@ -139,6 +139,8 @@ TEST(ProgramFile, RefusesNumbersThatNoProgramHas) {
               HasSubstr("a run of 0 entries is repeated"));
   EXPECT_THAT(spoilt_entry([](Json& json) { json["tensor"]["unit"] = -1; }), HasSubstr("is in unit -1"));
   EXPECT_THAT(spoilt_entry([](Json& json) { json["stream"] = 5; }), HasSubstr("is on stream 5 of 2"));
+  EXPECT_THAT(spoilt_entry([](Json& json) { json["operation"] = "broadcast"; }),
+              HasSubstr("is none of a plan's collectives"));
   EXPECT_THAT(spoilt_entry([](Json& json) { json["needed"]["unit"] = 4; }), HasSubstr("names unit 4"));
   EXPECT_THAT(spoilt_entry([](Json& json) { json["counts"]["runs"][0]["members"] = 0; }),
               HasSubstr("has counts of 0 members"));
@@ -222,8 +224,8 @@ ProgramFile file_with_operations() {
     inputs.operations.push_back(counts_of_experts(unit));
     inputs.operations.push_back(rows_of_experts(Phase::forward, unit));
   }
-  inputs.operations.push_back(operation(TrainerOperation::Kind::broadcast, GroupKind::tp,
-                                        {Phase::backward, 3}, DType::bf16, Counts::table({3, 4, 4})));
+  inputs.operations.push_back(operation(CollectiveKind::broadcast, GroupKind::tp, {Phase::backward, 3},
+                                        DType::bf16, Counts::table({3, 4, 4})));
   return file_of(plan_all(inputs).value());
 }
 

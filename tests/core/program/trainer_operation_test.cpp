@@ -12,7 +12,7 @@
 namespace troupe::core {
 namespace {
 
-using Kind = TrainerOperation::Kind;
+using Kind = CollectiveKind;
 
 /// What experts of three layers, units 1 to 3, post in a round: layer by layer, and backwards.
 std::vector<TrainerOperation> as_a_lane_posts_them() {
