@@ -1,21 +1,38 @@
 #pragma once
 
+#include <concepts>
 #include <cstddef>
+#include <type_traits>
 
 #include "core/ids.hpp"
 
 namespace troupe::core {
 
-/// The index of this position in a list.
+/// What names a position in a list: a number with a meaning (core/ids.hpp), an enumerator, or a plain number;
+/// all count from 0.
 template <class Index>
+concept ListIndex = std::integral<Index> || std::is_enum_v<Index> || requires(Index index) {
+  index.value;
+};
+
+/// The index of this position in a list.
+template <ListIndex Index>
 constexpr Index index_at(std::size_t place) {
-  return {static_cast<decltype(Index::value)>(place)};
+  if constexpr (std::integral<Index> || std::is_enum_v<Index>) {
+    return static_cast<Index>(place);
+  } else {
+    return {static_cast<decltype(Index::value)>(place)};
+  }
 }
 
 /// The position in a list that has this index.
-template <class Tag, class Integer>
-constexpr std::size_t place_of(Id<Tag, Integer> index) {
-  return static_cast<std::size_t>(index.value);
+template <ListIndex Index>
+constexpr std::size_t place_of(Index index) {
+  if constexpr (std::integral<Index> || std::is_enum_v<Index>) {
+    return static_cast<std::size_t>(index);
+  } else {
+    return static_cast<std::size_t>(index.value);
+  }
 }
 
 /// What indices() returns.

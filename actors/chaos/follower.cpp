@@ -145,7 +145,7 @@ void ChaosFollower::begin(const NextEpoch& next, bool is_anew) {
 
 void ChaosFollower::start_process(int slot, int rank) {
   if (slot >= static_cast<int>(processes_.size()) || !next_) return;
-  auto& started = processes_[static_cast<std::size_t>(slot)];
+  auto& started = processes_[slot];
   started = {};
   files_->members.erase(first_slot_ + slot);
   started.generation = static_cast<int>(next_->epoch.value);
@@ -209,7 +209,7 @@ bool ChaosFollower::has_ranks() const {
 }
 
 void ChaosFollower::exited(int slot, ExitStatus status) {
-  auto& ended = processes_[static_cast<std::size_t>(slot)];
+  auto& ended = processes_[slot];
   ended.is_running = false;
   if (state_ == State::following) {
     tell_members();
@@ -219,7 +219,7 @@ void ChaosFollower::exited(int slot, ExitStatus status) {
         if (processes_[other].is_running) said = static_cast<int>(other);
       }
     }
-    const auto generation = processes_[static_cast<std::size_t>(said)].generation;
+    const auto generation = processes_[said].generation;
     tell([=](ChaosLeader& leader, int host) { leader.exited(host, generation, said, status); });
   } else if (state_ == State::looking) {
     untold_.emplace_back([=, generation = ended.generation](ChaosLeader& leader, int host) {
@@ -233,7 +233,7 @@ void ChaosFollower::exited(int slot, ExitStatus status) {
 
 void ChaosFollower::signal(int generation, int slot, int signal, bool group) {
   if (slot >= static_cast<int>(processes_.size())) return;
-  auto& each = processes_[static_cast<std::size_t>(slot)];
+  auto& each = processes_[slot];
   if (!each.process || each.generation != generation) return;
   if (world_.has(PlantedBug::says_ended) && signal == SIGTERM && each.is_running) {
     job_.leak(std::move(each.process));
@@ -323,8 +323,7 @@ void ChaosFollower::end() {
   die(false);
   // Whatever has started it starts it again, unless the job has ended.
   world_.loop.schedule(std::chrono::seconds(1), "engine", [self] {
-    if (self->job_.followers[static_cast<std::size_t>(self->host_)] == self)
-      self->job_.start_launcher(self->host_);
+    if (self->job_.followers[self->host_] == self) self->job_.start_launcher(self->host_);
   });
 }
 

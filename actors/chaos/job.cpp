@@ -27,7 +27,7 @@ void ChaosJob::start_launcher(int host) {
     leader = leaders.emplace_back(std::make_shared<ChaosLeader>(*this));
     return leader->start();
   }
-  auto& follower = followers[static_cast<std::size_t>(host)];
+  auto& follower = followers[host];
   if (follower && follower->is_alive()) return;
   follower = all_followers.emplace_back(std::make_shared<ChaosFollower>(*this, host));
   follower->start();
@@ -53,8 +53,7 @@ void ChaosJob::kill_launcher(int host, bool with_host) {
     if (with_host) process->vanish();
   }
   if (host == 0 && leader) leader->die(with_host);
-  if (host > 0 && followers[static_cast<std::size_t>(host)])
-    followers[static_cast<std::size_t>(host)]->die(with_host);
+  if (host > 0 && followers[host]) followers[host]->die(with_host);
 }
 
 void ChaosJob::reset_connections(int host) {
@@ -74,7 +73,7 @@ void ChaosJob::reset_connections(int host) {
 
 HostClock* ChaosJob::clock_of(int host) {
   if (host == 0) return leader && leader->is_alive() ? &leader->clock() : nullptr;
-  const auto& follower = followers[static_cast<std::size_t>(host)];
+  const auto& follower = followers[host];
   return follower && follower->is_alive() ? &follower->clock() : nullptr;
 }
 

@@ -17,6 +17,7 @@
 #include "actors/launch/node_admission.hpp"
 #include "actors/launch/node_agent_shell.hpp"
 #include "actors/launch/standing.hpp"
+#include "core/list.hpp"
 
 namespace troupe::actors {
 
@@ -119,7 +120,7 @@ class ChaosFollower : public std::enable_shared_from_this<ChaosFollower> {
   int first_slot_ = 0;
   std::optional<NextEpoch> next_;
   std::shared_ptr<HostFiles> files_ = std::make_shared<HostFiles>();
-  std::vector<OwnProcess> processes_;
+  core::List<int, OwnProcess> processes_;
   std::vector<std::function<void(ChaosLeader&, int host)>> untold_;  ///< ends since it introduced itself
   std::int64_t told_step_ = -1;
   AlarmId again_ = 0;
@@ -231,7 +232,7 @@ class ChaosLeader final : public Gang, public std::enable_shared_from_this<Chaos
   std::deque<std::function<void()>> outgoing_;
   std::optional<NodeAdmission> admission_;
   std::map<int, Guest> guests_;  ///< by number in the table
-  std::vector<Node> nodes_;
+  core::List<int, Node> nodes_;
   std::optional<NodeAgentShell> agent_;
   std::shared_ptr<HostFiles> files_ = std::make_shared<HostFiles>();
   NextEpoch next_;
@@ -269,8 +270,8 @@ class ChaosJob {
 
   ChaosWorld& world;
   std::shared_ptr<ChaosLeader> leader;
-  std::vector<std::shared_ptr<ChaosFollower>> followers;  ///< by host
-  std::vector<std::shared_ptr<ChaosLeader>> leaders;      ///< all that there were: events may name them
+  core::List<int, std::shared_ptr<ChaosFollower>> followers;  ///< by host
+  std::vector<std::shared_ptr<ChaosLeader>> leaders;          ///< all that there were: events may name them
   std::vector<std::shared_ptr<ChaosFollower>> all_followers;
   std::optional<JobRecord> journal;
   std::optional<int> exit_code;

@@ -25,7 +25,7 @@ class ChaosLeader::RemoteProcess final : public Process {
 
  private:
   void send(int signal, bool group) const {
-    leader_.tell(leader_.nodes_[static_cast<std::size_t>(node_)],
+    leader_.tell(leader_.nodes_[node_],
                  [slot = slot_, generation = generation_, signal, group](ChaosFollower& to) {
                    to.signal(generation, slot, signal, group);
                  });
@@ -56,7 +56,7 @@ core::Result<void> ChaosLeader::begin(const StartGang& gang) {
 core::Result<std::unique_ptr<Process>> ChaosLeader::start(ProcessPlace place,
                                                           std::function<void(ExitStatus)> exited) {
   const int node = node_of(place.slot);
-  auto& of = nodes_[static_cast<std::size_t>(node)];
+  auto& of = nodes_[node];
   const int slot = place.slot - first_slot(node);
   const auto generation = static_cast<int>(next_.epoch.value);
   if (node > 0) {
@@ -88,7 +88,7 @@ core::Result<std::unique_ptr<Process>> ChaosLeader::start(ProcessPlace place,
 
 std::unique_ptr<Process> ChaosLeader::adopt(int slot, std::function<void(ExitStatus)> exited) {
   const int node = node_of(slot);
-  auto& of = nodes_[static_cast<std::size_t>(node)];
+  auto& of = nodes_[node];
   const auto& hello = member(node).hello;
   const int own = slot - first_slot(node);
   const auto at = std::ranges::find(hello.running, own) - hello.running.begin();
@@ -99,7 +99,7 @@ std::unique_ptr<Process> ChaosLeader::adopt(int slot, std::function<void(ExitSta
 
 std::optional<Membership> ChaosLeader::member_in(int slot) {
   const int node = node_of(slot);
-  const auto& members = node == 0 ? files_->members : nodes_[static_cast<std::size_t>(node)].members;
+  const auto& members = node == 0 ? files_->members : nodes_[node].members;
   const auto found = members.find(node == 0 ? slot : slot - first_slot(node));
   return found == members.end() ? std::nullopt : std::optional(found->second);
 }
@@ -159,7 +159,7 @@ NextEpoch ChaosLeader::next_epoch(int generation, const std::vector<int>& slots)
   std::vector<int> hosts;
   for (const int slot : slots) {
     next.seats.push_back({slot, node_of(slot)});
-    hosts.push_back(nodes_[static_cast<std::size_t>(node_of(slot))].host);
+    hosts.push_back(nodes_[node_of(slot)].host);
   }
   world_.rooms[next.control_port] = std::make_shared<EpochRoom>(world_, next, std::move(hosts));
   ++job_.generations;
@@ -274,7 +274,7 @@ void ChaosLeader::finished(int exit_code) {
 void ChaosLeader::blame(const char* invariant, const Ending& ending, const char* how) {
   const int slot = ending.slot;
   const auto process = job_.ended_in(slot, ending.at);
-  const auto host = static_cast<std::size_t>(nodes_[static_cast<std::size_t>(node_of(slot))].host);
+  const auto host = static_cast<std::size_t>(nodes_[node_of(slot)].host);
   const bool was_hit = job_.is_lenient || world_.was_hit[host] || (process && process->was_hit);
   world_.monitor.blamed(invariant, slot, was_hit, how);
 }

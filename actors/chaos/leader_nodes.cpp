@@ -71,7 +71,7 @@ void ChaosLeader::hello(const std::shared_ptr<LauncherLink>& link, const Launche
   if (is_over_ || is_shunned) return refuse(link, false);
   auto answer = admission_->admit(hello, hello.host, clock_.now());
   if (const auto* again = std::get_if<NodeAdmission::Reconnected>(&answer)) {
-    nodes_[static_cast<std::size_t>(again->node)].link->is_open_at_leader = false;
+    nodes_[again->node].link->is_open_at_leader = false;
     lose(again->node);
     if (is_over_) return refuse(link, false);
     answer = admission_->admit(hello, hello.host, clock_.now());
@@ -162,7 +162,7 @@ int ChaosLeader::watch(const std::shared_ptr<LauncherLink>& link) {
 
 void ChaosLeader::attach(int node, const std::shared_ptr<LauncherLink>& link) {
   world_.say("host {} is node {}", link->host, node);
-  auto& of = nodes_[static_cast<std::size_t>(node)];
+  auto& of = nodes_[node];
   of.link = link;
   of.host = link->host;
   of.watch = watch(link);
@@ -174,7 +174,7 @@ void ChaosLeader::take_back(const NodeAdmission::Joined& joined, const std::shar
   const auto& hello = member(joined.node).hello;
   if (joined.is_new) nodes_.emplace_back();
   attach(joined.node, link);
-  send_generation(nodes_[static_cast<std::size_t>(joined.node)], true);
+  send_generation(nodes_[joined.node], true);
   joined.is_new ? agent_->node_added({hello.ranks, hello.spares}) : agent_->node_ready(joined.node);
 }
 
@@ -234,7 +234,7 @@ void ChaosLeader::reset_connections(int host) {
 }
 
 void ChaosLeader::lose(int node) {
-  auto& of = nodes_[static_cast<std::size_t>(node)];
+  auto& of = nodes_[node];
   world_.links.unwatch(of.watch);
   of.link.reset();
   of.processes.clear();

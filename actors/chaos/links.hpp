@@ -9,6 +9,7 @@
 
 #include "actors/world/random.hpp"
 #include "actors/world/simulation/event_loop.hpp"
+#include "core/list.hpp"
 
 namespace troupe::actors {
 
@@ -49,8 +50,8 @@ class HostLinks {
     std::function<void()> silent;
   };
 
-  const Pipe& pipe(int from, int to) const { return pipes_[static_cast<std::size_t>(from * hosts_ + to)]; }
-  Pipe& pipe(int from, int to) { return pipes_[static_cast<std::size_t>(from * hosts_ + to)]; }
+  const Pipe& pipe(int from, int to) const { return pipes_[from * hosts_ + to]; }
+  Pipe& pipe(int from, int to) { return pipes_[from * hosts_ + to]; }
   void pass(int from, int to, std::function<void()> deliver);
   void drain(int from, int to);
   void expect(int from, int to);
@@ -58,7 +59,7 @@ class HostLinks {
   EventLoop& loop_;
   RandomStream delays_;
   int hosts_;
-  std::vector<Pipe> pipes_;
+  core::List<int, Pipe> pipes_;
   std::map<int, Watch> watches_;
   int last_watch_ = 0;
 };

@@ -7,7 +7,7 @@
 namespace troupe::actors {
 
 void EpochRoom::arrive(int rank, const std::shared_ptr<ChaosRank>& process) {
-  members_[static_cast<std::size_t>(rank)] = process;
+  members_[rank] = process;
   // What connects before rank 0 listens tries again until it does.
   world_.links.send(host_of(rank), host_of(0), [self = shared_from_this(), rank] {
     self->joined_.insert(rank);

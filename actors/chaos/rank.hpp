@@ -15,6 +15,7 @@
 #include "actors/planes/checkpoint/claim.hpp"
 #include "actors/world/exit_status.hpp"
 #include "core/checkpoint/survivors.hpp"
+#include "core/list.hpp"
 
 namespace troupe::actors {
 
@@ -38,10 +39,8 @@ class EpochRoom : public std::enable_shared_from_this<EpochRoom> {
 
   const NextEpoch& next() const { return next_; }
   int size() const { return static_cast<int>(next_.seats.size()); }
-  int host_of(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
-  std::shared_ptr<ChaosRank> member(int rank) const {
-    return members_[static_cast<std::size_t>(rank)].lock();
-  }
+  int host_of(int rank) const { return hosts_[rank]; }
+  std::shared_ptr<ChaosRank> member(int rank) const { return members_[rank].lock(); }
   void arrive(int rank, const std::shared_ptr<ChaosRank>& process);
   /// From one member to another, which hears it if it is still in this epoch.
   void tell(int from, int to, std::function<void(ChaosRank&)> what);
@@ -52,8 +51,8 @@ class EpochRoom : public std::enable_shared_from_this<EpochRoom> {
 
   ChaosWorld& world_;
   NextEpoch next_;
-  std::vector<int> hosts_;  ///< by rank
-  std::vector<std::weak_ptr<ChaosRank>> members_;
+  core::List<int, int> hosts_;  ///< by rank
+  core::List<int, std::weak_ptr<ChaosRank>> members_;
   std::set<int> joined_;  ///< as far as rank 0 knows
   bool is_welcome_ = false;
 };

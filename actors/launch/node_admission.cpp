@@ -100,7 +100,7 @@ NodeAdmission::Answer NodeAdmission::take_back(LauncherHello hello, const std::s
     hello.started.clear();
   }
   table_.replace(node, std::move(hello), address);
-  is_present_[static_cast<std::size_t>(node)] = true;
+  is_present_[node] = true;
   return Joined{node};
 }
 

@@ -10,6 +10,7 @@
 #include "actors/launch/job_record.hpp"
 #include "actors/launch/node_agent.hpp"
 #include "actors/launch/node_table.hpp"
+#include "core/list.hpp"
 
 namespace troupe::actors {
 
@@ -59,7 +60,7 @@ class NodeAdmission {
   /// The job begins with those that are here, which have their numbers from now on.
   void begin();
   /// The connection of this node has ended.
-  void lose(int node) { is_present_[static_cast<std::size_t>(node)] = false; }
+  void lose(int node) { is_present_[node] = false; }
 
   const NodeTable& table() const { return table_; }
   const std::optional<JobRecord>& before() const { return before_; }
@@ -81,14 +82,14 @@ class NodeAdmission {
   Answer take_back(LauncherHello hello, const std::string& address, std::chrono::nanoseconds now);
   int place_for(const LauncherHello& hello) const;
   bool may_be_free_soon(const std::string& instance, std::chrono::nanoseconds now);
-  bool is_here(int node) const { return is_present_[static_cast<std::size_t>(node)]; }
-  const NodeTable::Member& member(int node) const { return table_.members()[static_cast<std::size_t>(node)]; }
+  bool is_here(int node) const { return is_present_[node]; }
+  const NodeTable::Member& member(int node) const { return table_.members()[node]; }
 
   Terms terms_;
   NodeTable table_;
   std::optional<JobRecord> before_;
   bool has_begun_ = false;
-  std::vector<bool> is_present_;  ///< by node, once the job has begun
+  core::List<int, bool> is_present_;  ///< by node, once the job has begun
   /// How long a launcher has been waiting for a place, as far as it was seen to: a pause of this process is
   /// not a wait.
   struct Wait {

@@ -98,7 +98,7 @@ void NodeAgentMachine::launch(std::chrono::nanoseconds now, NodeEffects& effects
   }
   running_.assign(slots_.size(), true);
   alive_ = world();
-  effects.push_back(StartGang{generation_, slots_});
+  effects.push_back(StartGang{generation_, slots()});
   for (const Node& node : nodes_) {
     for (int i = node.share.ranks; node.is_present && i < node.slots(); ++i) {
       if (!barred_.contains(node.first_slot + i)) start_spare(node.first_slot + i, effects);
@@ -111,10 +111,10 @@ NodeEffects NodeAgentMachine::exited(int rank, ExitStatus status, std::chrono::n
   NodeEffects effects;
   if (state_ == State::finished || !is_running(rank)) return effects;
   if (others.is_formed) settle(effects);
-  running_[static_cast<std::size_t>(rank)] = false;
+  running_[rank] = false;
   --alive_;
   endings_.push_back({rank, generation_, classify(status, now), status, now, silent_rank_ == rank,
-                      state_ == State::stopping, slots_[static_cast<std::size_t>(rank)]});
+                      state_ == State::stopping, slots_[rank]});
   silent_since_.reset();
 
   const bool has_failed = state_ == State::watching && cause();
@@ -142,7 +142,7 @@ NodeEffects NodeAgentMachine::start_failed(const std::vector<int>& slots) {
   for (const int slot : slots) {
     const auto rank = rank_of(slot);
     if (!rank || !is_running(*rank)) continue;
-    running_[static_cast<std::size_t>(*rank)] = false;
+    running_[*rank] = false;
     --alive_;
   }
   if (state_ == State::watching) stop(SIGTERM, effects);
@@ -203,8 +203,7 @@ NodeEffects NodeAgentMachine::signalled(int signal) {
   if (state_ == State::finished) return effects;
   if (config_.forwarded_signals.contains(signal)) {
     for (int rank = 0; rank < world(); ++rank) {
-      if (is_running(rank))
-        effects.push_back(SignalRank{rank, signal, false, true, slots_[static_cast<std::size_t>(rank)]});
+      if (is_running(rank)) effects.push_back(SignalRank{rank, signal, false, true, slots_[rank]});
     }
     return effects;
   }
@@ -241,15 +240,8 @@ NodeEffects NodeAgentMachine::deadline(std::chrono::nanoseconds now) {
   } else if (state_ == State::stopping) {
     for (int rank = 0; rank < world(); ++rank) {
       if (!is_running(rank)) continue;
-      endings_.push_back({rank,
-                          generation_,
-                          Ending::Kind::abandoned,
-                          {},
-                          now,
-                          false,
-                          false,
-                          slots_[static_cast<std::size_t>(rank)]});
-      running_[static_cast<std::size_t>(rank)] = false;
+      endings_.push_back({rank, generation_, Ending::Kind::abandoned, {}, now, false, false, slots_[rank]});
+      running_[rank] = false;
     }
     alive_ = 0;
     end_when_all_have(effects);
@@ -284,8 +276,7 @@ void NodeAgentMachine::kill_all(NodeEffects& effects) {
 
 void NodeAgentMachine::signal_all(int signal, bool group, NodeEffects& effects) const {
   for (int rank = 0; rank < world(); ++rank) {
-    if (is_running(rank))
-      effects.push_back(SignalRank{rank, signal, group, false, slots_[static_cast<std::size_t>(rank)]});
+    if (is_running(rank)) effects.push_back(SignalRank{rank, signal, group, false, slots_[rank]});
   }
 }
 

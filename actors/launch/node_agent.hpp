@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "actors/world/exit_status.hpp"
+#include "core/list.hpp"
 
 namespace troupe::actors {
 
@@ -242,9 +243,9 @@ class NodeAgentMachine {
   int restarts() const { return restarts_; }
   /// A rank was replaced, and the generation is not known to be formed.
   bool is_rebuilding() const { return is_rebuilding_; }
-  bool is_running(int rank) const { return running_[static_cast<std::size_t>(rank)]; }
+  bool is_running(int rank) const { return running_[rank]; }
   /// The slots of the generation's processes, by rank.
-  const std::vector<int>& slots() const { return slots_; }
+  const std::vector<int>& slots() const { return slots_.items(); }
   /// Slots of processes that run without a rank.
   const std::set<int>& spares() const { return spares_; }
   /// The rank of the process in this slot; empty for a spare.
@@ -307,8 +308,8 @@ class NodeAgentMachine {
   Rung rung_ = Rung::none;
   int generation_ = 0;
   int restarts_ = 0;
-  std::vector<bool> running_;       ///< by rank
-  std::vector<int> slots_;          ///< by rank
+  core::List<int, bool> running_;   ///< by rank
+  core::List<int, int> slots_;      ///< by rank
   std::set<int> spares_;            ///< slots of processes that run without a rank
   std::set<int> free_slots_;        ///< of ranks that were replaced by spares or by nobody
   std::set<int> barred_;            ///< whose spare ended before it stood by
@@ -321,7 +322,7 @@ class NodeAgentMachine {
   int asked_with_ = 0;   ///< the signal that began the stop
   int stop_signal_ = 0;  ///< the signal that ends the job
   bool start_failed_ = false;
-  std::vector<Node> nodes_;
+  core::List<int, Node> nodes_;
   std::set<int> newcomers_;  ///< nodes whose processes are to be started beside the others
   std::optional<std::chrono::nanoseconds> standing_since_;  ///< some that could join
   bool waits_for_nodes_ = false;                            ///< and not for the end of a pause

@@ -38,8 +38,7 @@ void NodeAgentShell::start() {
 void NodeAgentShell::adopt(const Adopted& adopted) {
   processes_.resize(static_cast<std::size_t>(machine_.slot_count()));
   for (const int slot : adopted.running)
-    processes_[static_cast<std::size_t>(slot)] =
-        gang_.adopt(slot, [this, slot](ExitStatus status) { exited(slot, status); });
+    processes_[slot] = gang_.adopt(slot, [this, slot](ExitStatus status) { exited(slot, status); });
   perform(machine_.adopt(adopted, clock_.now()));
   look_for_waiting();
 }
@@ -143,7 +142,7 @@ Result<void> NodeAgentShell::start_process(ProcessPlace place) {
   auto process =
       TRY(gang_.start(place, [this, slot = place.slot](ExitStatus status) { exited(slot, status); }));
   processes_.resize(static_cast<std::size_t>(machine_.slot_count()));
-  processes_[static_cast<std::size_t>(place.slot)] = std::move(process);
+  processes_[place.slot] = std::move(process);
   return {};
 }
 

@@ -10,6 +10,7 @@
 #include "actors/launch/node_agent.hpp"
 #include "actors/world/clock.hpp"
 #include "actors/world/process.hpp"
+#include "core/list.hpp"
 #include "core/result.hpp"
 
 namespace troupe::actors {
@@ -165,7 +166,7 @@ class NodeAgentShell {
   std::chrono::nanoseconds look_interval_;  ///< 0: never
   Clock& clock_;
   Gang& gang_;
-  std::vector<std::unique_ptr<Process>> processes_;  ///< by slot; null for one that was not started
+  core::List<int, std::unique_ptr<Process>> processes_;  ///< by slot; null for one that was not started
   std::deque<NodeEffect> queue_;
   bool performing_ = false;
   AlarmId deadline_ = 0;

@@ -99,7 +99,7 @@ Result<int> NodeTable::add(LauncherHello hello, std::string address) {
 }
 
 void NodeTable::remove(int id) {
-  std::erase_if(members_, [&](const Member& member) { return member.id == id; });
+  std::erase_if(members_.items(), [&](const Member& member) { return member.id == id; });
 }
 
 void NodeTable::assign() {
@@ -136,7 +136,7 @@ int NodeTable::fewest_ranks() const {
 }
 
 Result<void> NodeTable::check_return(int node, const LauncherHello& hello) const {
-  const Member& lost = members_[static_cast<std::size_t>(node)];
+  const Member& lost = members_[node];
   const auto size_of = [](const LauncherHello& of) {
     return fmt::format("{} ranks, {} spares", of.ranks, of.spares);
   };
@@ -147,7 +147,7 @@ Result<void> NodeTable::check_return(int node, const LauncherHello& hello) const
 }
 
 void NodeTable::replace(int node, LauncherHello hello, std::string address) {
-  Member& member = members_[static_cast<std::size_t>(node)];
+  Member& member = members_[node];
   member.hello = std::move(hello);
   member.address = std::move(address);
 }

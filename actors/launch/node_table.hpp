@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/list.hpp"
 #include "core/result.hpp"
 
 namespace troupe::actors {
@@ -54,7 +55,7 @@ class NodeTable {
   /// came, and counts slots by node.
   void assign();
   /// In the order of nodes, after assign().
-  const std::vector<Member>& members() const { return members_; }
+  const core::List<int, Member>& members() const { return members_; }
   /// Ranks of all.
   int world() const;
   /// Ranks that are left if as many nodes as may be missing are, and each of the others has its fewest.
@@ -76,7 +77,7 @@ class NodeTable {
 
   int nodes_;
   int fewest_;
-  std::vector<Member> members_;
+  core::List<int, Member> members_;
   int next_id_ = 1;
 };
 

@@ -20,7 +20,7 @@ int NodeAgentMachine::most_ranks() const {
 
 NodeEffects NodeAgentMachine::node_lost(int node, std::chrono::nanoseconds now, Standing others) {
   NodeEffects effects;
-  Node& lost = nodes_[static_cast<std::size_t>(node)];
+  Node& lost = nodes_[node];
   lost.is_present = lost.is_clear = false;
   newcomers_.erase(node);
   const auto is_there = [&](int slot) { return node_of(slot) == node; };
@@ -34,9 +34,9 @@ NodeEffects NodeAgentMachine::node_lost(int node, std::chrono::nanoseconds now, 
   if (others.is_formed) settle(effects);
   std::vector<Ending> endings;
   for (int rank = 0; rank < world(); ++rank) {
-    const int slot = slots_[static_cast<std::size_t>(rank)];
+    const int slot = slots_[rank];
     if (!is_there(slot) || !is_running(rank)) continue;
-    running_[static_cast<std::size_t>(rank)] = false;
+    running_[rank] = false;
     --alive_;
     endings.push_back({rank, generation_, Ending::Kind::lost, {}, now, false, false, slot});
   }
@@ -57,7 +57,7 @@ NodeEffects NodeAgentMachine::adopt(const Adopted& adopted, std::chrono::nanosec
   NodeEffects effects;
   state_ = State::watching;
   generation_ = adopted.generation;
-  slots_ = adopted.slots;
+  slots_.items() = adopted.slots;
   running_.assign(slots_.size(), true);
   alive_ = world();
   launched_ = now;
@@ -70,9 +70,9 @@ NodeEffects NodeAgentMachine::adopt(const Adopted& adopted, std::chrono::nanosec
   newcomers_.insert(0);
   std::vector<Ending> lost;
   for (int rank = 0; rank < world(); ++rank) {
-    const int slot = slots_[static_cast<std::size_t>(rank)];
+    const int slot = slots_[rank];
     if (adopted.running.contains(slot)) continue;
-    running_[static_cast<std::size_t>(rank)] = false;
+    running_[rank] = false;
     --alive_;
     lost.push_back({rank, generation_, Ending::Kind::lost, {}, now, false, false, slot});
   }
@@ -91,7 +91,7 @@ NodeEffects NodeAgentMachine::adopt(const Adopted& adopted, std::chrono::nanosec
 
 NodeEffects NodeAgentMachine::node_ready(int node, std::chrono::nanoseconds now) {
   NodeEffects effects;
-  Node& ready = nodes_[static_cast<std::size_t>(node)];
+  Node& ready = nodes_[node];
   const bool has_come = !ready.is_present;
   ready.is_present = ready.is_clear = true;
   if (state_ == State::waiting && waits_for_nodes_ && can_begin()) {
@@ -113,7 +113,7 @@ NodeEffects NodeAgentMachine::take_in() {
   NodeEffects effects;
   if (is_rebuilding_ || state_ != State::watching || is_dismissed_ || alive_ < world()) return effects;
   for (const int each : newcomers_) {
-    const Node& node = nodes_[static_cast<std::size_t>(each)];
+    const Node& node = nodes_[each];
     if (!may_lack_nodes() && restarts_ == config_.max_restarts) continue;
     restarts_ += may_lack_nodes() ? 0 : 1;
     for (int slot = node.first_slot; slot < node.first_slot + node.slots(); ++slot) {

@@ -7,8 +7,8 @@
 namespace troupe::actors {
 
 std::optional<int> NodeAgentMachine::rank_of(int slot) const {
-  for (std::size_t rank = 0; rank < slots_.size(); ++rank) {
-    if (slots_[rank] == slot) return static_cast<int>(rank);
+  for (const int rank : slots_.indices()) {
+    if (slots_[rank] == slot) return rank;
   }
   return std::nullopt;
 }
@@ -37,8 +37,7 @@ std::vector<Remedy> NodeAgentMachine::remedies(const std::vector<Ending>& lost, 
       // What comes to be started later joins them.
       --ranks;
       found.push_back(Remedy::fewer_ranks);
-    } else if (nodes_[static_cast<std::size_t>(node_of(each.slot))].is_present &&
-               restarts < config_.max_restarts && world() > 1) {
+    } else if (nodes_[node_of(each.slot)].is_present && restarts < config_.max_restarts && world() > 1) {
       ++restarts;
       found.push_back(Remedy::start_again);
     } else {
@@ -74,28 +73,27 @@ void NodeAgentMachine::replace(const std::vector<Ending>& lost, const std::vecto
     if (remedies[i] != Remedy::spare) continue;
     const int spare = spare_for(lost[i].slot);
     spares_.erase(spare);
-    slots_[static_cast<std::size_t>(lost[i].rank)] = spare;
+    slots_[lost[i].rank] = spare;
   }
   // Ranks move down, so the last comes first.
   for (std::size_t i = lost.size(); i-- > 0;) {
-    const auto place = static_cast<std::size_t>(lost[i].rank);
     if (remedies[i] == Remedy::start_again) {
       ++restarts_;
       is_paid_ = true;
-    } else if (nodes_[static_cast<std::size_t>(node_of(lost[i].slot))].is_present) {
+    } else if (nodes_[node_of(lost[i].slot)].is_present) {
       free_slots_.insert(lost[i].slot);
     }
     if (remedies[i] == Remedy::fewer_ranks) {
-      slots_.erase(slots_.begin() + lost[i].rank);
-      running_.erase(running_.begin() + lost[i].rank);
+      slots_.erase(lost[i].rank);
+      running_.erase(lost[i].rank);
     } else {
-      running_[place] = true;
+      running_[lost[i].rank] = true;
       ++alive_;
     }
   }
   begin_generation(now);
   replaced.generation = generation_;
-  replaced.slots = slots_;
+  replaced.slots = slots();
   effects.push_back(std::move(replaced));
 }
 
@@ -118,7 +116,7 @@ void NodeAgentMachine::form_again(std::chrono::nanoseconds now, NodeEffects& eff
   is_counted_ = true;
   if (makes_no_progress() || quick_failures_ > 1) return stop(SIGTERM, effects);
   begin_generation(now);
-  effects.push_back(FormAgain{generation_, slots_});
+  effects.push_back(FormAgain{generation_, slots()});
 }
 
 NodeEffects NodeAgentMachine::waited_for(const std::vector<bool>& waiting, std::chrono::nanoseconds now) {
@@ -144,8 +142,7 @@ NodeEffects NodeAgentMachine::waited_for(const std::vector<bool>& waiting, std::
     const auto window = has_asked_ ? config_.wait_window : config_.cause_window;
     if (!is_stopped && now - *silent_since_ < window) return effects;
     silent_rank_ = others.front();
-    effects.push_back(
-        SignalRank{*silent_rank_, SIGKILL, true, false, slots_[static_cast<std::size_t>(*silent_rank_)]});
+    effects.push_back(SignalRank{*silent_rank_, SIGKILL, true, false, slots_[*silent_rank_]});
   }
   return effects;
 }
@@ -171,15 +168,15 @@ void NodeAgentMachine::admit(std::chrono::nanoseconds now, NodeEffects& effects)
     ++alive_;
   }
   begin_generation(now);
-  effects.push_back(AdmitSpares{generation_, slots_});
+  effects.push_back(AdmitSpares{generation_, slots()});
 }
 
 NodeEffects NodeAgentMachine::unnoticed_by(const std::vector<bool>& spares, std::chrono::nanoseconds now) {
   NodeEffects effects;
   if (state_ != State::watching || !is_rebuilding_ || now - launched_ < config_.spare_window) return effects;
-  for (std::size_t rank = 0; rank < std::min(spares.size(), slots_.size()); ++rank) {
-    if (spares[rank] && running_[rank])
-      effects.push_back(SignalRank{static_cast<int>(rank), SIGKILL, true, false, slots_[rank]});
+  for (const int rank : slots_.indices()) {
+    if (core::place_of(rank) < spares.size() && spares[core::place_of(rank)] && running_[rank])
+      effects.push_back(SignalRank{rank, SIGKILL, true, false, slots_[rank]});
   }
   return effects;
 }

@@ -45,7 +45,7 @@ void CheckpointWriterMachine::on(const messages::SaveBegan& begun, Outbox& outbo
   save.sequence = begun.sequence;
   save.buckets.resize(buckets());
   for (const auto& held : early_) {
-    if (held.sequence == begun.sequence) save.buckets[held.bucket.value].held = true;
+    if (held.sequence == begun.sequence) save.buckets[held.bucket].held = true;
   }
   announce(begun, outbox);
   saves_.push_back(std::move(save));
@@ -74,7 +74,7 @@ void CheckpointWriterMachine::on(const messages::BucketHeld& held, Outbox& outbo
   if (held.sequence > last_begun_) early_.push_back(held);
   Save* save = find(held.sequence);
   if (save == nullptr) return;
-  save->buckets[held.bucket.value].held = true;
+  save->buckets[held.bucket].held = true;
   advance(outbox);
 }
 
@@ -99,7 +99,7 @@ void CheckpointWriterMachine::on(const messages::SavePlanned& planned, Outbox& o
   save->pieces = planned.pieces;
   const auto files = core::plan_files(config_.structure, save->pieces, config_.rank);
   save->chunks = chunks_of(config_.structure, files, config_.bucket_of, config_.chunk_bytes);
-  for (const auto& chunk : save->chunks) save->buckets[chunk.bucket.value].chunks_to_stage += 1;
+  for (const auto& chunk : save->chunks) save->buckets[chunk.bucket].chunks_to_stage += 1;
   advance(outbox);
 }
 
@@ -116,7 +116,7 @@ void CheckpointWriterMachine::advance(Outbox& outbox) {
     save.state = State::staging;
     outbox.perform(OpenSave{save.sequence, save.directory, save.pieces});
     for (const auto bucket : core::indices<core::BucketIndex>(buckets())) {
-      if (save.buckets[bucket.value].chunks_to_stage == 0) release(save, bucket, outbox);
+      if (save.buckets[bucket].chunks_to_stage == 0) release(save, bucket, outbox);
     }
   }
   if (save.state == State::staging) {
@@ -133,7 +133,7 @@ void CheckpointWriterMachine::stage_chunks(Save& save, Outbox& outbox) {
   while (save.asked < save.chunks.size()) {
     // In order, so that they reach the files in order.
     const auto& chunk = save.chunks[save.asked];
-    if (!save.buckets[chunk.bucket.value].held) return;
+    if (!save.buckets[chunk.bucket].held) return;
     const auto credit = take_credit(chunk.bytes);
     if (!credit) return;
     outbox.perform(StageChunk{save.sequence, save.asked, *credit});
@@ -165,8 +165,8 @@ void CheckpointWriterMachine::on(const messages::ChunkStaged& staged, Outbox& ou
   } else {
     const auto bucket = save->chunks[staged.chunk].bucket;
     save->staged += 1;
-    save->buckets[bucket.value].chunks_to_stage -= 1;
-    if (save->buckets[bucket.value].chunks_to_stage == 0) release(*save, bucket, outbox);
+    save->buckets[bucket].chunks_to_stage -= 1;
+    if (save->buckets[bucket].chunks_to_stage == 0) release(*save, bucket, outbox);
     outbox.perform(WriteChunk{staged.sequence, staged.chunk, staged.credit});
   }
   advance(outbox);
@@ -240,11 +240,11 @@ void CheckpointWriterMachine::timer(TimerId, Outbox& outbox) {
 }
 
 void CheckpointWriterMachine::release(Save& save, core::BucketIndex bucket, Outbox& outbox) {
-  if (save.buckets[bucket.value].released) return;
+  if (save.buckets[bucket].released) return;
   const auto holder =
       bucket.value < config_.buckets ? peer(Role::parameter_shard, bucket.value) : peer(Role::trainer);
   outbox.send(holder, messages::BucketStaged{save.sequence});
-  save.buckets[bucket.value].released = true;
+  save.buckets[bucket].released = true;
 }
 
 void CheckpointWriterMachine::release_all(Save& save, Outbox& outbox) {

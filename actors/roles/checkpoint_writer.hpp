@@ -13,6 +13,7 @@
 #include "actors/roles/chunks.hpp"
 #include "actors/roles/machine.hpp"
 #include "core/checkpoint/save_plan.hpp"
+#include "core/list.hpp"
 #include "messages/checkpoint.hpp"
 
 namespace troupe::actors {
@@ -83,7 +84,7 @@ class CheckpointWriterMachine final : public Machine {
     std::string directory;
     std::vector<std::uint32_t> pieces;
     std::vector<SaveChunk> chunks;
-    std::vector<Bucket> buckets;
+    core::List<core::BucketIndex, Bucket> buckets;
     std::uint32_t asked = 0;  ///< chunks whose staging was requested
     std::uint32_t staged = 0;
     std::uint32_t written = 0;

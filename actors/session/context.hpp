@@ -35,9 +35,7 @@ struct SessionContext {
   core::Rank rank() const { return world.rank(); }
   bool is_first_rank() const { return world.rank().value == 0; }
   std::uint32_t bucket_count() const { return static_cast<std::uint32_t>(plan.buckets.size()); }
-  core::IndexRange<core::BucketIndex> buckets() const {
-    return core::indices<core::BucketIndex>(plan.buckets.size());
-  }
+  core::IndexRange<core::BucketIndex> buckets() const { return plan.buckets.indices(); }
 
   /// How long a save may hold up updates: it ends before the collectives of other ranks, which wait for this
   /// one, count as hung.

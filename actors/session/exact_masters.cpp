@@ -38,8 +38,8 @@ bool ExactMasters::empty() const {
 }
 
 ExactMasters::Part ExactMasters::part_of(core::ParameterIndex index) const {
-  const auto& spec = in_.plan.specs[index.value];
-  const auto& place = in_.plan.parameters[index.value];
+  const auto& spec = in_.plan.specs[index];
+  const auto& place = in_.plan.parameters[index];
   const auto master = in_.data.state(StateKind::master, place.bucket);
   if (spec.dtype == core::DType::f32 || !spec.trainable || master.bytes == 0) return {};
   const auto held = in_.plan.held(core::TensorRole::optimizer, place.bucket, in_.rank());
@@ -60,10 +60,10 @@ Result<void> ExactMasters::write(core::ParameterIndex index, std::int64_t first,
                                  std::span<const float> values) {
   // Values in blocks are the masters rounded once, and before the first step every rank rounds its bf16
   // values.
-  if (in_.plan.specs[index.value].gather_dtype) return {};
+  if (in_.plan.specs[index].gather_dtype) return {};
   const auto part = part_of(index);
   if (part.master.bytes == 0) return {};
-  written_[index.value] = true;
+  written_[index] = true;
   const auto own = gpu::view_of(
       values.subspan(static_cast<std::size_t>(part.first - first), part.master.bytes / sizeof(float)));
   if (in_.world.device().is_host_memory()) {
@@ -83,7 +83,7 @@ Result<void> ExactMasters::write(core::ParameterIndex index, std::int64_t first,
 
 Result<void> ExactMasters::adopt(core::ParameterIndex index) {
   const auto part = part_of(index);
-  const auto dtype = in_.plan.specs[index.value].dtype;
+  const auto dtype = in_.plan.specs[index].dtype;
   if (in_.world.device().is_host_memory()) {
     TRY(copies_.settle());
     take_changed(part.master, part.values, dtype);

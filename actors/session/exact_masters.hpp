@@ -6,6 +6,7 @@
 
 #include "actors/session/device_copies.hpp"
 #include "core/ids.hpp"
+#include "core/list.hpp"
 #include "core/result.hpp"
 
 namespace troupe::actors {
@@ -17,7 +18,7 @@ class ExactMasters {
   /// The context must outlive it.
   explicit ExactMasters(const SessionContext& context);
 
-  bool has(core::ParameterIndex index) const { return written_[index.value]; }
+  bool has(core::ParameterIndex index) const { return written_[index]; }
   bool empty() const;
   /// `values` are those of the parameter's elements from `first` on. No effect where no master is kept here.
   core::Result<void> write(core::ParameterIndex index, std::int64_t first, std::span<const float> values);
@@ -36,7 +37,7 @@ class ExactMasters {
 
   const SessionContext& in_;
   DeviceCopies copies_;
-  std::vector<bool> written_;  ///< by parameter
+  core::List<core::ParameterIndex, bool> written_;  ///< by parameter
 };
 
 }  // namespace troupe::actors

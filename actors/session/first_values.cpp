@@ -86,7 +86,7 @@ Result<std::string> FirstValuesOfRanks::first_difference(const std::vector<Share
     for (const auto& one : all) {
       for (const auto index : one.parameters) {
         if (one.name == difference.name)
-          own += fmt::format("{} {}\n", hashes[index.value], in_.plan.specs[index.value].name);
+          own += fmt::format("{} {}\n", hashes[index.value], in_.plan.specs[index].name);
       }
     }
     TRY(store.set(key(in_.rank()), own));
@@ -125,7 +125,7 @@ Result<void> FirstValuesOfRanks::broadcast(const SharedParameters& shared) {
       const auto place = memory.subview(at, std::min(kPieceBytes, memory.bytes - at));
       const auto piece = device.is_host_memory() ? place : staging.view().subview(0, place.bytes);
       if (!device.is_host_memory() && is_first) TRY(copies_.copy(place, piece));
-      TRY(send(*group, piece, in_.plan.specs[index.value].dtype, is_first));
+      TRY(send(*group, piece, in_.plan.specs[index].dtype, is_first));
       if (!device.is_host_memory() && !is_first) TRY(copies_.copy(piece, place));
     }
   }

@@ -150,7 +150,7 @@ Result<void> ReplicaCheck::name(const Member& member, const std::vector<std::uin
   for (const auto& shared : member.shared) {
     for (const auto index : shared.parameters) {
       own += fmt::format("{} ", hashes[index.value]);
-      names.push_back(in_.plan.specs[index.value].name);
+      names.push_back(in_.plan.specs[index].name);
     }
   }
   TRY(store.set(key(in_.rank()), own));

@@ -52,7 +52,7 @@ std::vector<SharedParameters> Replicas::buckets() const {
     if (ranks.empty()) ranks = alike(plan.domain_of(bucket), placements);
     if (ranks.size() < 2) continue;
     all.push_back({fmt::format("bucket {} of rank {}", bucket.value, ranks.front().value), ranks,
-                   plan.buckets[bucket.value].parameters});
+                   plan.buckets[bucket].parameters});
   }
   return all;
 }
@@ -62,8 +62,8 @@ std::vector<SharedParameters> Replicas::all() const {
   const auto tp = in_.plan.mesh.group(core::GroupKind::tp, in_.rank());
   if (tp.size() > 1) {
     SharedParameters whole{fmt::format("whole parameters of rank {}", tp.front().value), tp, {}};
-    for (const auto index : core::indices<core::ParameterIndex>(in_.plan.specs.size())) {
-      const auto& spec = in_.plan.specs[index.value];
+    for (const auto index : in_.plan.specs.indices()) {
+      const auto& spec = in_.plan.specs[index];
       if (spec.global_shape.empty() && !spec.is_expert) whole.parameters.push_back(index);
     }
     if (!whole.parameters.empty()) all.push_back(std::move(whole));
@@ -77,7 +77,7 @@ Result<std::vector<std::uint64_t>> Replicas::hashes() {
   std::vector<std::uint64_t> hashes;
   auto& device = in_.world.device();
   std::optional<gpu::Buffer> staging;
-  for (const auto index : core::indices<core::ParameterIndex>(in_.plan.specs.size())) {
+  for (const auto index : in_.plan.specs.indices()) {
     const auto memory = in_.data.resting_parameter(index).memory;
     if (device.is_host_memory()) {
       hashes.push_back(core::hash64({memory.data, memory.bytes}));

@@ -52,9 +52,9 @@ std::vector<std::string> agreed_lines(const TrainingPlan& plan, const RankProgra
     if (spec.gather_dtype) line += fmt::format(" gathered as {}", core::name_of(*spec.gather_dtype));
     lines.push_back(std::move(line));
   }
-  for (std::size_t i = 0; i < plan.specs.size(); ++i) {
-    const auto& place = plan.parameters[i];
-    lines.push_back(fmt::format("layout of {} bucket={} elements={}..{}", plan.specs[i].name,
+  for (const auto p : plan.specs.indices()) {
+    const auto& place = plan.parameters[p];
+    lines.push_back(fmt::format("layout of {} bucket={} elements={}..{}", plan.specs[p].name,
                                 place.bucket.value, place.range.start, place.range.end));
   }
   if (const auto& order = plan.inputs.order; !order.empty()) {
@@ -75,10 +75,10 @@ std::vector<std::string> agreed_lines(const TrainingPlan& plan, const RankProgra
 std::vector<core::BucketIndex> forward_order(const TrainingPlan& plan, const RankProgram& program) {
   const auto clock = program.clock();
   const auto begins = [&](core::BucketIndex bucket) {
-    return clock.at({core::Phase::update, plan.buckets[bucket.value].unit}, 0);
+    return clock.at({core::Phase::update, plan.buckets[bucket].unit}, 0);
   };
   std::vector<core::BucketIndex> order;
-  for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) order.push_back(bucket);
+  for (const auto bucket : plan.buckets.indices()) order.push_back(bucket);
   std::reverse(order.begin(), order.end());
   std::stable_sort(order.begin(), order.end(),
                    [&](core::BucketIndex a, core::BucketIndex b) { return begins(a) < begins(b); });
@@ -115,8 +115,7 @@ RankSupervisorConfig supervisor_config(const TrainingPlan& plan, const RankProgr
   config.world = plan.world;
   config.stage = plan.part_of_model(program.rank());
   config.buckets = static_cast<std::uint32_t>(plan.buckets.size());
-  for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size()))
-    config.frozen_buckets += plan.is_trainable(bucket) ? 0 : 1;
+  for (const auto bucket : plan.buckets.indices()) config.frozen_buckets += plan.is_trainable(bucket) ? 0 : 1;
   config.forward = forward_order(plan, program);
   for (const auto entry : core::indices<core::PlanEntryIndex>(program.launches().size())) {
     if (program.launch(entry).is_verdict()) config.verdict_entry = entry;
@@ -137,8 +136,8 @@ GradientBucketConfig bucket_config(const TrainingPlan& plan, const RankProgram& 
   GradientBucketConfig config;
   config.rank = program.rank();
   config.bucket = bucket;
-  config.parameters = plan.buckets[bucket.value].parameters;
-  for (auto parameter : config.parameters) config.names.push_back(plan.specs[parameter.value].name);
+  config.parameters = plan.buckets[bucket].parameters;
+  for (auto parameter : config.parameters) config.names.push_back(plan.specs[parameter].name);
   for (const auto& lane : program.rounds()) config.rounds.push_back({lane.value_or(core::Lane{-1}), {}});
   for (const auto entry : program.launches_of(bucket)) {
     const auto& launch = program.launch(entry);

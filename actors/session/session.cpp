@@ -84,7 +84,7 @@ core::Result<void> Session::write_parameter(core::ParameterIndex index,
 
 core::Result<int> Session::sources(core::ParameterIndex index) const {
   TRY(parts_->in_turn(parts_->order->has_parameter(index)));
-  const auto bucket = parts_->plan.parameters[index.value].bucket;
+  const auto bucket = parts_->plan.parameters[index].bucket;
   return parts_->data->program().sources(bucket);
 }
 
@@ -98,14 +98,14 @@ core::Result<gpu::BufferView> Session::gradient_memory(core::ParameterIndex inde
 
 core::Result<gpu::BufferView> Session::readable_parameter(core::ParameterIndex index, Element element) const {
   const auto memory = TRY(parameter_memory(index));
-  TRY(parts_->check_readable(index, parts_->plan.specs[index.value].dtype, element));
+  TRY(parts_->check_readable(index, parts_->plan.specs[index].dtype, element));
   return memory;
 }
 
 core::Result<gpu::BufferView> Session::readable_gradient(core::ParameterIndex index,
                                                          std::optional<int> source, Element element) const {
   const auto memory = TRY(gradient_memory(index, source));
-  const auto& buffer = parts_->plan.buffers[parts_->plan.parameters[index.value].buffer.value];
+  const auto& buffer = parts_->plan.buffers[parts_->plan.parameters[index].buffer];
   TRY(parts_->check_readable(index, buffer.gradient_dtype, element));
   return memory;
 }
@@ -275,7 +275,7 @@ core::Result<void> Session::before_use(core::ParameterIndex parameter) {
     TRY(s.in_turn(s.order->reads("before_use()")));
     return s.in_turn(s.gate->acquire(*unit));
   }
-  const auto bucket = s.plan.parameters[parameter.value].bucket;
+  const auto bucket = s.plan.parameters[parameter].bucket;
   if (!s.inbox.is_published(bucket, s.decided)) {
     TRY(s.meter->exposed([&] { return s.inbox.wait_published(bucket, s.decided, s.trainer_deadline()); }));
   }
@@ -289,8 +289,8 @@ core::Result<void> Session::gradient_ready(core::ParameterIndex parameter) {
   TRY(s.in_turn(s.order->in_lane("gradient_ready()")));
   TRY(s.in_turn(s.gate->may_complete_gradient(parameter)));
   if (s.order->is_learning() || !s.order->is_last_microbatch()) return {};
-  const auto bucket = s.plan.parameters[parameter.value].bucket;
-  s.meter->gradient_ready(bucket, s.plan.specs[parameter.value].name);
+  const auto bucket = s.plan.parameters[parameter].bucket;
+  s.meter->gradient_ready(bucket, s.plan.specs[parameter].name);
   s.data->mark_computed(parameter, s.lane);
   s.context->post_and_run(Role::gradient_bucket, bucket.value,
                           messages::GradientReady{s.step, s.lane, parameter});

@@ -323,7 +323,7 @@ core::Result<void> Session::Parts::connect_local_tier() {
 core::Result<void> Session::Parts::adopt() {
   if (adopted) return {};
   if (masters->empty()) data->adopt_parameters();
-  for (const auto index : core::indices<core::ParameterIndex>(plan.specs.size())) {
+  for (const auto index : plan.specs.indices()) {
     if (!masters->empty()) TRY(adopt(index));
   }
   adopted = true;
@@ -366,7 +366,7 @@ core::Result<void> Session::Parts::in_turn(core::Result<void> called) const {
 
 core::Result<void> Session::Parts::has_gradient(core::ParameterIndex index) const {
   TRY(order->has_parameter(index));
-  const auto& spec = plan.specs[index.value];
+  const auto& spec = plan.specs[index];
   if (spec.trainable) return {};
   return core::fail(core::Errc::invalid_argument,
                     "{} is frozen and has no gradient; leave it out of backward, or register it with "
@@ -384,11 +384,11 @@ core::Result<void> Session::Parts::may_write_values(std::string_view call) const
 }
 
 core::Result<void> Session::Parts::has_source(core::ParameterIndex index, std::optional<int> source) const {
-  const int sources = data->program().sources(plan.parameters[index.value].bucket);
+  const int sources = data->program().sources(plan.parameters[index].bucket);
   if (source ? *source >= 0 && *source < sources : sources == 1) return {};
   return core::fail(core::Errc::invalid_argument,
                     "{} takes gradients of {} sources; say whose it is, from 0 to {}, instead of {}",
-                    plan.specs[index.value].name, sources, sources - 1,
+                    plan.specs[index].name, sources, sources - 1,
                     source ? std::to_string(*source) : "nothing");
 }
 
@@ -399,13 +399,13 @@ core::Result<void> Session::Parts::check_readable(core::ParameterIndex index, co
         core::Errc::unavailable,
         "{} lies in the memory of {}, which the host does not reach; use parameter_memory() and "
         "gradient_memory() with kernels or copies on compute_stream()",
-        plan.specs[index.value].name, world.device().description());
+        plan.specs[index].name, world.device().description());
   }
   const bool fits = element == Element::bytes || (element == Element::f32 && dtype == core::DType::f32) ||
                     (element == Element::bits16 && core::size_of(dtype) == 2);
   if (fits) return {};
   return core::fail(core::Errc::invalid_argument, "{} has elements of {}; read them as {}, or as std::byte",
-                    plan.specs[index.value].name, core::name_of(dtype),
+                    plan.specs[index].name, core::name_of(dtype),
                     dtype == core::DType::f32 ? "float" : "std::uint16_t");
 }
 
@@ -476,7 +476,7 @@ core::Result<void> Session::Parts::write_memory(
     core::ParameterIndex index, const std::function<void(std::int64_t, std::span<float>)>& fill) {
   const auto resting = data->resting_parameter(index);
   if (resting.range.size() == 0) return {};
-  const auto dtype = plan.specs[index.value].dtype;
+  const auto dtype = plan.specs[index].dtype;
   auto& device = world.device();
   if (device.is_host_memory()) gpu::declare(device, "first values", {}, {resting.memory});
   if (device.is_host_memory() && dtype == core::DType::f32) {

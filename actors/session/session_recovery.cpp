@@ -12,6 +12,7 @@
 #include "actors/session/session_parts.hpp"
 #include "core/errors.hpp"
 #include "gpu/kernels.hpp"
+#include "gpu/order/task_order.hpp"
 
 namespace troupe::actors {
 
@@ -73,12 +74,12 @@ core::Result<std::optional<Restored>> Session::recover() {
 core::Result<DataPlane::Resting> Session::Parts::resting_state(core::ParameterIndex index,
                                                                std::string_view state) const {
   TRY(has_gradient(index));
-  const auto& place = plan.parameters[index.value];
-  const auto& states = plan.buffers[place.buffer.value].states;
+  const auto& place = plan.parameters[index];
+  const auto& states = plan.buffers[place.buffer].states;
   const auto found = std::find(states.begin(), states.end(), state);
   if (found == states.end())
     return core::fail(core::Errc::invalid_argument, "the optimizer keeps no '{}' of {}, but: {}", state,
-                      plan.specs[index.value].name, fmt::join(states, ", "));
+                      plan.specs[index].name, fmt::join(states, ", "));
   const auto kind = found == states.begin() ? StateKind::first_state : StateKind::second_state;
   const auto held = plan.held(core::TensorRole::optimizer, place.bucket, world.rank());
   const core::ElementRange part{std::max(place.range.start, held.start), std::min(place.range.end, held.end)};
@@ -144,10 +145,10 @@ core::Result<void> Session::write_steps_taken(std::span<const std::int64_t> step
   LoadedState loaded;
   loaded.restored.step = core::next_step(core::StepCount{most});
   loaded.optimizer_steps = {most};
-  for (std::size_t index = 0; index < steps.size(); ++index) {
-    if (steps[index] == most) continue;
-    for (const auto& part : TRY(s.plan.specs[index].stored_parts()))
-      loaded.steps_missed[part.key] = most - steps[index];
+  for (const auto p : s.plan.specs.indices()) {
+    const auto missed = most - steps[place_of(p)];
+    if (missed == 0) continue;
+    for (const auto& part : TRY(s.plan.specs[p].stored_parts())) loaded.steps_missed[part.key] = missed;
   }
   TRY(go_on_after(*s.context, loaded));
   return s.go_on_from({{most}, loaded.optimizer_steps, std::move(loaded.steps_missed), {}});

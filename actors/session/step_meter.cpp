@@ -64,12 +64,12 @@ void StepMeter::computing_begins() {
 }
 
 void StepMeter::gradient_ready(core::BucketIndex bucket, const std::string& parameter) {
-  last_gradient_[bucket.value] = device_.now();
+  last_gradient_[bucket] = device_.now();
   if (!tracer_) return;
   core::TraceEvent event;
   event.track = kTrainer;
   event.name = parameter + " gradient";
-  event.begin = event.end = last_gradient_[bucket.value];
+  event.begin = event.end = last_gradient_[bucket];
   event.flow = bucket_flow(step_, bucket);
   tracer_->add(std::move(event));
 }
@@ -99,9 +99,9 @@ StepTimes StepMeter::end_step() {
 void StepMeter::note_latencies() {
   launch_latencies_us_.clear();
   std::chrono::nanoseconds previous{};
-  for (const auto bucket : core::indices<core::BucketIndex>(last_gradient_.size())) {
+  for (const auto bucket : last_gradient_.indices()) {
     const auto launched = data_.last_launch(bucket);
-    const auto ready = last_gradient_[bucket.value];
+    const auto ready = last_gradient_[bucket];
     if (ready.count() != 0 && launched >= ready && previous <= ready)
       launch_latencies_us_.push_back(std::chrono::duration<double, std::micro>(launched - ready).count());
     previous = std::max(previous, launched);  // frozen parameters launch nothing

@@ -10,6 +10,7 @@
 #include "actors/session/outcomes.hpp"
 #include "actors/shell/tracer.hpp"
 #include "core/ids.hpp"
+#include "core/list.hpp"
 #include "core/profiler.hpp"
 #include "core/result.hpp"
 #include "gpu/device.hpp"
@@ -54,7 +55,8 @@ class StepMeter {
   std::optional<std::chrono::nanoseconds> run_delay_before_;
   std::chrono::nanoseconds run_delay_{};
   DataPlaneTimes times_before_;
-  std::vector<std::chrono::nanoseconds> last_gradient_;  ///< per bucket; 0: none in this step
+  core::List<core::BucketIndex, std::chrono::nanoseconds>
+      last_gradient_;  ///< per bucket; 0: none in this step
   std::vector<double> launch_latencies_us_;
   bool is_profiled_ = false;  ///< a profiler was told the step's beginning but not yet its end
 };

@@ -35,13 +35,13 @@ void TrainerInbox::deliver(const messages::Envelope& envelope) {
                [&](const messages::StepDecided& decided) { decided_ = decided; },
                [&](const messages::StepCommitted& committed) { committed_ = committed.step; },
                [&](const messages::Published& published) {
-                 published_[published.bucket.value].store(published.step.value, std::memory_order_release);
+                 published_[published.bucket].store(published.step.value, std::memory_order_release);
                },
                [&](const messages::LaneMerged& merged) {
-                 merged_[merged.bucket.value] = {merged.step, merged.lane};
+                 merged_[merged.bucket] = {merged.step, merged.lane};
                },
                [&](const messages::UnitGathered& unit) {
-                 units_[unit.bucket.value] = {unit.step, unit.entry};
+                 units_[unit.bucket] = {unit.step, unit.entry};
                },
                [&](const messages::StoreValue& value) { store_values_.push_back(value); },
                [&](const messages::SaveOver& over) {
@@ -74,7 +74,7 @@ void TrainerInbox::learn() {
 }
 
 bool TrainerInbox::is_published(core::BucketIndex bucket, core::Step step) const {
-  if (published_[bucket.value].load(std::memory_order_acquire) < step.value) return false;
+  if (published_[bucket].load(std::memory_order_acquire) < step.value) return false;
   if (knows_order_.load(std::memory_order_acquire)) {
     std::lock_guard lock(mutex_);
     gpu::HostLine::current().join(known_.clock());
@@ -169,7 +169,7 @@ core::Result<void> TrainerInbox::wait_published(core::BucketIndex bucket, core::
                                                 std::chrono::nanoseconds deadline) {
   return wait_or_fail(
       fmt::format("the parameters of bucket {} after step {}", bucket.value, step.value),
-      [&] { return published_[bucket.value].load(std::memory_order_acquire) >= step.value; }, deadline);
+      [&] { return published_[bucket].load(std::memory_order_acquire) >= step.value; }, deadline);
 }
 
 core::Result<void> TrainerInbox::wait_merged(core::BucketIndex bucket, core::Step step, core::Lane lane,
@@ -177,14 +177,14 @@ core::Result<void> TrainerInbox::wait_merged(core::BucketIndex bucket, core::Ste
   return wait_or_fail(
       fmt::format("the partial sums of bucket {} of lane {} of step {}", bucket.value, lane.value,
                   step.value),
-      [&] { return merged_[bucket.value] >= std::pair(step, lane); }, deadline);
+      [&] { return merged_[bucket] >= std::pair(step, lane); }, deadline);
 }
 
 core::Result<void> TrainerInbox::wait_unit(core::BucketIndex bucket, core::Step step,
                                            core::PlanEntryIndex entry, std::chrono::nanoseconds deadline) {
   return wait_or_fail(
       fmt::format("the parameters of bucket {} to be gathered in step {}", bucket.value, step.value),
-      [&] { return units_[bucket.value] >= std::pair(step, entry); }, deadline);
+      [&] { return units_[bucket] >= std::pair(step, entry); }, deadline);
 }
 
 core::Result<void> TrainerInbox::wait_saves(std::uint64_t over, std::chrono::nanoseconds deadline) {

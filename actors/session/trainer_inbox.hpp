@@ -14,6 +14,7 @@
 
 #include "actors/shell/trainer_patience.hpp"
 #include "core/ids.hpp"
+#include "core/list.hpp"
 #include "core/result.hpp"
 #include "gpu/order/host_line.hpp"
 #include "messages/envelope.hpp"
@@ -120,7 +121,8 @@ class TrainerInbox {
   std::optional<messages::TrainerCalls> need_;     ///< of the trainer's thread, as tell_
   Tell tell_;
   OnDeadline on_deadline_;
-  std::vector<std::atomic<std::int64_t>> published_;  ///< per bucket, the step whose update it holds
+  core::List<core::BucketIndex, std::atomic<std::int64_t>>
+      published_;  ///< per bucket, the step whose update it holds
   std::atomic<std::int64_t> launched_{-1};
   std::atomic<bool> knows_order_{false};  ///< a checker of order gives known_ something
   mutable std::mutex mutex_;              // guards everything below
@@ -129,10 +131,11 @@ class TrainerInbox {
   bool farewell_ = false;
   std::optional<messages::StepDecided> decided_;
   core::Step committed_{-1};
-  std::vector<std::pair<core::Step, core::Lane>> merged_;           ///< per bucket, the last one
-  std::vector<std::pair<core::Step, core::PlanEntryIndex>> units_;  ///< per bucket, the entry that brought it
-                                                                    ///< last
-  std::vector<messages::StoreValue> store_values_;                  // at most one per open request
+  core::List<core::BucketIndex, std::pair<core::Step, core::Lane>> merged_;  ///< per bucket, the last one
+  core::List<core::BucketIndex, std::pair<core::Step, core::PlanEntryIndex>>
+      units_;                                       ///< per bucket, the entry that brought it
+                                                    ///< last
+  std::vector<messages::StoreValue> store_values_;  // at most one per open request
   std::vector<messages::SaveOver> saves_;
   std::uint64_t saves_over_ = 0;
   std::vector<messages::LocalSaveOver> local_saves_;

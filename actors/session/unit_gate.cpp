@@ -24,7 +24,7 @@ UnitGate::UnitGate(const SessionContext& context, std::chrono::nanoseconds deadl
                 static_cast<std::uint32_t>(context.plan.resident_units)),
       buckets_(context.plan.inputs.units.size()) {
   for (const auto bucket : in_.buckets()) {
-    buckets_[static_cast<std::size_t>(in_.plan.buckets[bucket.value].unit)].push_back(bucket);
+    buckets_[in_.plan.buckets[bucket].unit].push_back(bucket);
   }
   gradient_users_.resize(
       static_cast<std::size_t>(program_.program().credits[static_cast<std::size_t>(core::Pool::gradients)]));
@@ -44,7 +44,7 @@ void UnitGate::read_program() {
 }
 
 std::optional<core::UnitIndex> UnitGate::unit_of(core::ParameterIndex parameter) const {
-  const auto unit = in_.plan.buckets[in_.plan.parameters[parameter.value].bucket.value].unit;
+  const auto unit = in_.plan.buckets[in_.plan.parameters[parameter].bucket].unit;
   if (unit < resident_) return {};
   return core::UnitIndex{static_cast<std::uint32_t>(unit - resident_)};
 }
@@ -55,7 +55,7 @@ std::optional<core::TrainerPoint> UnitGate::place() const {
 }
 
 bool UnitGate::is_gathered(int unit) const {
-  const auto& buckets = buckets_[static_cast<std::size_t>(unit)];
+  const auto& buckets = buckets_[unit];
   return !buckets.empty() && in_.plan.has_sharded_parameters(buckets.front());
 }
 
@@ -68,10 +68,10 @@ Result<void> UnitGate::has_unit(core::UnitIndex unit) const {
 /// Where the strategy keeps all parameters of every unit: their updates and gathers, by bucket.
 Result<void> UnitGate::wait_resident(core::UnitIndex unit) {
   bool is_named = false;
-  for (std::size_t i = 0; i < in_.plan.specs.size(); ++i) {
-    if (in_.plan.specs[i].unit != unit) continue;
+  for (const auto p : in_.plan.specs.indices()) {
+    if (in_.plan.specs[p].unit != unit) continue;
     is_named = true;
-    TRY(wait_published(in_.plan.parameters[i].bucket));
+    TRY(wait_published(in_.plan.parameters[p].bucket));
   }
   if (is_named) return {};
   return core::fail(Errc::invalid_argument, "there is no unit {}: no parameter names it", unit.value);
@@ -106,9 +106,7 @@ Result<void> UnitGate::begin_backward() {
 }
 
 Result<core::Lane> UnitGate::begin_pass(std::size_t index) {
-  const auto lane_of = [&](std::size_t pass) {
-    return program_.rounds()[static_cast<std::size_t>(passes()[pass].round)];
-  };
+  const auto lane_of = [&](std::size_t pass) { return program_.rounds()[passes()[pass].round]; };
   std::size_t expected = next_pass_;
   while (expected < passes().size() && !lane_of(expected)) ++expected;
   if (index != expected) {
@@ -166,8 +164,7 @@ Result<void> UnitGate::acquire(core::UnitIndex index) {
 
 void UnitGate::open(int unit) {
   open_ = unit;
-  for (const auto bucket : buckets_[static_cast<std::size_t>(unit)])
-    in_.data.mark_acquired(bucket, open_slot_);
+  for (const auto bucket : buckets_[unit]) in_.data.mark_acquired(bucket, open_slot_);
 }
 
 /// A unit that is acquired too late, or again.
@@ -231,7 +228,7 @@ Result<void> UnitGate::pass_point(std::int64_t at) {
   const auto point = clock_.point(at);
   const int round = clock_.round_of(at);
   const bool adds = adds_gradients(point.phase) && point.unit >= resident_;
-  const bool has_lane = program_.rounds()[static_cast<std::size_t>(round)].has_value();
+  const bool has_lane = program_.rounds()[round].has_value();
   if (adds && has_lane) TRY(wait_gradients(point.unit, round));
   if (adds && !has_lane) take_gradients(point.unit, round);
   passed_ = at;
@@ -242,15 +239,15 @@ Result<void> UnitGate::pass_point(std::int64_t at) {
 }
 
 void UnitGate::end_lane_of(int unit, int round) {
-  const auto lane = program_.rounds()[static_cast<std::size_t>(round)].value_or(core::Lane{-1});
-  for (const auto bucket : buckets_[static_cast<std::size_t>(unit)]) {
+  const auto lane = program_.rounds()[round].value_or(core::Lane{-1});
+  for (const auto bucket : buckets_[unit]) {
     if (!in_.plan.is_trainable(bucket)) continue;
     in_.post(Role::gradient_bucket, bucket.value, messages::LaneEnded{step_, lane});
   }
 }
 
 Result<void> UnitGate::wait_published(int unit) {
-  for (const auto bucket : buckets_[static_cast<std::size_t>(unit)]) TRY(wait_published(bucket));
+  for (const auto bucket : buckets_[unit]) TRY(wait_published(bucket));
   return {};
 }
 
@@ -271,12 +268,12 @@ Result<void> UnitGate::gather(int unit, Phase phase, int round) {
 
 /// The slot's last user has handed its gradients over, in the round before or in this one.
 Result<void> UnitGate::wait_gradients(int unit, int round) {
-  for (const auto bucket : buckets_[static_cast<std::size_t>(unit)]) {
+  for (const auto bucket : buckets_[unit]) {
     const int slot = program_.gradient_slot(bucket);
     if (slot < 0) continue;
-    const auto& user = gradient_users_[static_cast<std::size_t>(slot)];
+    const auto& user = gradient_users_[slot];
     if (user.unit < 0 || user == User{unit, step_, program_.lane_or_end(round)}) break;
-    for (const auto before : buckets_[static_cast<std::size_t>(user.unit)]) {
+    for (const auto before : buckets_[user.unit]) {
       if (!in_.plan.is_trainable(before)) continue;
       TRY(exposed_([&] { return in_.inbox.wait_merged(before, user.step, user.lane, deadline_); }));
     }
@@ -287,10 +284,10 @@ Result<void> UnitGate::wait_gradients(int unit, int round) {
 }
 
 void UnitGate::take_gradients(int unit, int round) {
-  for (const auto bucket : buckets_[static_cast<std::size_t>(unit)]) {
+  for (const auto bucket : buckets_[unit]) {
     const int slot = program_.gradient_slot(bucket);
     if (slot < 0) continue;
-    gradient_users_[static_cast<std::size_t>(slot)] = {unit, step_, program_.lane_or_end(round)};
+    gradient_users_[slot] = {unit, step_, program_.lane_or_end(round)};
   }
 }
 
@@ -323,25 +320,25 @@ Result<void> UnitGate::gather_for_evaluation(int unit) {
     open(unit);
     return {};
   }
-  open_slot_ = in_.data.gather_unit(buckets_[static_cast<std::size_t>(unit)]);
+  open_slot_ = in_.data.gather_unit(buckets_[unit]);
   TRY(in_.inbox.wait_gathered(deadline_));
   open(unit);
   return {};
 }
 
 Result<int> UnitGate::slot_of(core::ParameterIndex parameter) const {
-  const auto bucket = in_.plan.parameters[parameter.value].bucket;
+  const auto bucket = in_.plan.parameters[parameter].bucket;
   if (!in_.plan.has_sharded_parameters(bucket)) return -1;
-  if (open_ == in_.plan.buckets[bucket.value].unit) return open_slot_;
+  if (open_ == in_.plan.buckets[bucket].unit) return open_slot_;
   const auto unit = unit_of(parameter)->value;
   return core::fail(Errc::unavailable,
                     "{} is in unit {}, whose parameters are not gathered; call acquire({}) in a step or an "
                     "evaluation, or write_parameter() for first values",
-                    in_.plan.specs[parameter.value].name, unit, unit);
+                    in_.plan.specs[parameter].name, unit, unit);
 }
 
 Result<void> UnitGate::may_complete_gradient(core::ParameterIndex parameter) const {
-  const auto bucket = in_.plan.parameters[parameter.value].bucket;
+  const auto bucket = in_.plan.parameters[parameter].bucket;
   const auto unit = unit_of(parameter);
   if (!unit || learned_ || program_.gradient_slot(bucket) < 0) return {};
   const bool adds = adds_gradients(phase_);
@@ -353,7 +350,7 @@ Result<void> UnitGate::may_complete_gradient(core::ParameterIndex parameter) con
       Errc::invalid_argument,
       "{} is in unit {}, whose gradients are written only while it is acquired in backward; call "
       "{}acquire({}) before adding to them",
-      in_.plan.specs[parameter.value].name, unit->value, first, unit->value);
+      in_.plan.specs[parameter].name, unit->value, first, unit->value);
 }
 
 }  // namespace troupe::actors

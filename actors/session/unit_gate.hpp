@@ -11,6 +11,7 @@
 #include "actors/session/context.hpp"
 #include "actors/session/learned_order.hpp"
 #include "core/ids.hpp"
+#include "core/list.hpp"
 #include "core/program/trainer_point.hpp"
 #include "core/result.hpp"
 
@@ -104,8 +105,8 @@ class UnitGate {
   core::StepClock clock_;
   int resident_ = 0;  ///< units of the program before the declared ones
   std::uint32_t declared_ = 0;
-  std::vector<std::vector<core::BucketIndex>> buckets_;  ///< by unit of the program
-  std::vector<Gather> gathers_;                          ///< as they are launched
+  core::List<int, std::vector<core::BucketIndex>> buckets_;  ///< by unit of the program
+  std::vector<Gather> gathers_;                              ///< as they are launched
   std::unordered_map<std::int64_t, std::vector<core::PlanEntryIndex>> gathers_for_;  ///< by who needs them
 
   core::Step step_{-1};
@@ -128,7 +129,7 @@ class UnitGate {
 
     friend bool operator==(const User&, const User&) = default;
   };
-  std::vector<User> gradient_users_;
+  core::List<int, User> gradient_users_;
 };
 
 }  // namespace troupe::actors

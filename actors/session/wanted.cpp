@@ -13,7 +13,7 @@ namespace {
 /// The targets of a parameter that every rank keeps whole, in the order of their parts in memory.
 std::vector<core::LoadTarget> targets_of_parameter(const core::Manifest& manifest, const TrainingPlan& plan,
                                                    core::ParameterIndex parameter) {
-  const auto& spec = plan.specs[parameter.value];
+  const auto& spec = plan.specs[parameter];
   const auto parts = spec.stored_parts();
   CHECK(parts.has_value(), "what can be stored was checked before");
   std::vector<core::LoadTarget> targets;
@@ -33,8 +33,9 @@ std::optional<core::LoadTarget> target_of_piece(const core::Manifest& manifest, 
   if (is_read_whole || (is_optimizer_state(piece.kind) && !optimizer)) return {};
   const auto& stored = state.structure.pieces[index];
   const auto& tensor = state.structure.tensors[stored.tensor];
-  const bool any_shape = piece.kind == StateKind::trainer ? tensors[piece.tensor].tensor.allow_shape_mismatch
-                                                          : plan.specs[piece.tensor].allow_shape_mismatch;
+  const bool any_shape = piece.kind == StateKind::trainer
+                             ? tensors[piece.tensor].tensor.allow_shape_mismatch
+                             : plan.specs[core::ParameterIndex{piece.tensor}].allow_shape_mismatch;
   return core::LoadTarget{key_of(manifest, plan, state, index), tensor.dtype, tensor.shape, stored.box,
                           any_shape};
 }
@@ -71,11 +72,11 @@ void Wanted::drop(const core::KeySet& keys) {
 
 std::string key_in(const core::Manifest& manifest, const TrainingPlan& plan, core::ParameterIndex parameter,
                    StateKind kind, const std::string& part) {
-  const auto& buffer = plan.buffers[plan.parameters[parameter.value].buffer.value];
+  const auto& buffer = plan.buffers[plan.parameters[parameter].buffer];
   const auto master = state_key(StateKind::master, buffer, part);
   const bool is_value = kind == StateKind::parameter || kind == StateKind::master;
   if (!is_value) return state_key(kind, buffer, part);
-  const bool is_fp32 = kind == StateKind::master || plan.specs[parameter.value].dtype == core::DType::f32;
+  const bool is_fp32 = kind == StateKind::master || plan.specs[parameter].dtype == core::DType::f32;
   return is_fp32 && manifest.find(master) != nullptr ? master : part;
 }
 
@@ -84,17 +85,18 @@ std::string key_of(const core::Manifest& manifest, const TrainingPlan& plan, con
   const auto& piece = state.pieces[index];
   const auto& key = state.structure.tensors[state.structure.pieces[index].tensor].key;
   if (piece.kind == StateKind::trainer) return key;
-  const auto& buffer = plan.buffers[plan.parameters[piece.tensor].buffer.value];
+  const core::ParameterIndex parameter{piece.tensor};
+  const auto& buffer = plan.buffers[plan.parameters[parameter].buffer];
   const auto prefix = state_key(piece.kind, buffer, "");
-  return key_in(manifest, plan, {piece.tensor}, piece.kind, key.substr(prefix.size()));
+  return key_in(manifest, plan, parameter, piece.kind, key.substr(prefix.size()));
 }
 
 core::KeySet requested_keys(const core::Manifest& manifest, const TrainingPlan& plan, bool optimizer) {
   core::KeySet keys;
-  for (const auto p : core::indices<core::ParameterIndex>(plan.specs.size())) {
-    const auto parts = plan.specs[p.value].stored_parts();
+  for (const auto p : plan.specs.indices()) {
+    const auto parts = plan.specs[p].stored_parts();
     CHECK(parts.has_value(), "what can be stored was checked before");
-    for (auto kind : state_kinds(plan.buffers[plan.parameters[p.value].buffer.value])) {
+    for (auto kind : state_kinds(plan.buffers[plan.parameters[p].buffer])) {
       if (is_optimizer_state(kind) && !optimizer) continue;
       for (const auto& part : *parts) keys.insert(key_in(manifest, plan, p, kind, part.key));
     }
@@ -104,8 +106,8 @@ core::KeySet requested_keys(const core::Manifest& manifest, const TrainingPlan& 
 
 core::SharedTargets shared_targets(const TrainingPlan& plan, const core::Manifest& manifest, bool optimizer) {
   core::SharedTargets targets;
-  for (const auto p : core::indices<core::ParameterIndex>(plan.specs.size())) {
-    if (plan.has_sharded_parameters(plan.parameters[p.value].bucket)) continue;
+  for (const auto p : plan.specs.indices()) {
+    if (plan.has_sharded_parameters(plan.parameters[p].bucket)) continue;
     for (auto& target : targets_of_parameter(manifest, plan, p)) {
       if (manifest.find(target.key) != nullptr) targets.common.push_back(std::move(target));
     }
@@ -126,8 +128,8 @@ Wanted wanted_of(const core::Manifest& manifest, const TrainingPlan& plan, const
                  std::span<const gpu::BufferView> memory, const DataPlane& data,
                  std::span<const TrainerTensor> tensors, bool optimizer) {
   Wanted wanted;
-  for (const auto p : core::indices<core::ParameterIndex>(plan.specs.size())) {
-    if (plan.has_sharded_parameters(plan.parameters[p.value].bucket)) continue;
+  for (const auto p : plan.specs.indices()) {
+    if (plan.has_sharded_parameters(plan.parameters[p].bucket)) continue;
     auto rest = data.parameter(p);
     for (auto& target : targets_of_parameter(manifest, plan, p)) {
       const auto bytes = static_cast<std::size_t>(target.box.elements()) * core::size_of(target.dtype);

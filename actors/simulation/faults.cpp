@@ -13,6 +13,7 @@
 #include "actors/world/random.hpp"
 #include "actors/world/simulation/storage.hpp"
 #include "core/errors.hpp"
+#include "core/list.hpp"
 
 namespace troupe::actors {
 
@@ -74,7 +75,7 @@ class JobUnderFaults {
     while (!is_over_) {
       begin_epoch();
       end_epoch(epochs_.back()->run([this](SimulatedRank& rank) {
-        rank.compute(processes_[static_cast<std::size_t>(rank.rank().value)].starts_for);
+        rank.compute(processes_[rank.rank()].starts_for);
         return rank.is_dead() ? core::fail(core::Errc::aborted, "it was killed") : train_(rank);
       }));
     }
@@ -137,7 +138,7 @@ class JobUnderFaults {
     if (is_over_) return;
     auto& epoch = *epochs_.back();
     fault.rank = {fault.rank.value % world()};
-    auto& victim = processes_[static_cast<std::size_t>(fault.rank.value)];
+    auto& victim = processes_[fault.rank];
     switch (fault.kind) {
       case Kind::kill:
       case Kind::hang:
@@ -158,9 +159,9 @@ class JobUnderFaults {
         ++stand_by_;
         break;
       case Kind::power:
-        for (int rank = 0; rank < world(); ++rank) {
-          processes_[static_cast<std::size_t>(rank)].is_lost = was_hit_ = true;
-          epoch.inject({.kind = SimulatedFault::Kind::kill, .rank = {rank}});
+        for (const auto rank : processes_.indices()) {
+          processes_[rank].is_lost = was_hit_ = true;
+          epoch.inject({.kind = SimulatedFault::Kind::kill, .rank = rank});
         }
         disk_.crash();
         break;
@@ -195,13 +196,13 @@ class JobUnderFaults {
     }
     bool has_one_left = false;
     bool have_all_left = true;
-    for (int rank = 0; rank < world(); ++rank) {
-      const auto& result = epoch.results[static_cast<std::size_t>(rank)];
-      const bool is_lost = processes_[static_cast<std::size_t>(rank)].is_lost;
+    for (const auto rank : processes_.indices()) {
+      const auto& result = epoch.results[place_of(rank)];
+      const bool is_lost = processes_[rank].is_lost;
       has_one_left |= result.has_value();
       have_all_left &= result.has_value();
       if (result || is_lost || exit_code_of(result.error()) == kExitFenced) continue;
-      return end(core::fail(result.error().code, "rank {}: {}", rank, result.error().message));
+      return end(core::fail(result.error().code, "rank {}: {}", rank.value, result.error().message));
     }
     if (have_all_left) return end({});
     const bool some_join = stand_by_ > 0 && !has_one_left;
@@ -215,7 +216,7 @@ class JobUnderFaults {
 
   /// The ranks of the next epoch.
   void form_next(bool anew) {
-    std::vector<Process> next;
+    core::List<core::Rank, Process> next;
     const auto stays = [anew](const Process& process) { return !anew && !process.is_lost; };
     const auto staying = std::ranges::count_if(processes_, stays);
     const bool shrinks = options_.fewest_ranks > 0 && !anew && staying >= options_.fewest_ranks;
@@ -242,7 +243,7 @@ class JobUnderFaults {
   SimulatedStorage disk_;
   std::vector<std::unique_ptr<SimulatedProcess>> all_processes_;
   std::vector<std::unique_ptr<Simulation>> epochs_;  ///< what is left of the earlier ones may still happen
-  std::vector<Process> processes_;                   ///< by rank
+  core::List<core::Rank, Process> processes_;
   int stand_by_ = 0;
   bool was_hit_ = false;  ///< in this epoch
   bool is_over_ = false;

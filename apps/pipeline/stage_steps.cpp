@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "core/errors.hpp"
+#include "core/list.hpp"
 #include "core/schedule/schedule_run.hpp"
 #include "core/schedule/schedule_slots.hpp"
 
@@ -98,8 +99,8 @@ class MessageOrder {
     std::vector<std::vector<std::size_t>> in, out;  ///< messages, by step
     std::size_t next = 0;
   };
-  Stage& at(int stage) { return stages_[static_cast<std::size_t>(stage)]; }
-  const Stage& at(int stage) const { return stages_[static_cast<std::size_t>(stage)]; }
+  Stage& at(int stage) { return stages_[stage]; }
+  const Stage& at(int stage) const { return stages_[stage]; }
 
   void add(Message message, std::optional<std::size_t>& last) {
     message.before = last;
@@ -231,7 +232,7 @@ class MessageOrder {
 
   const core::PipelineSchedule& schedule_;
   HeadMessages heads_;
-  std::vector<Stage> stages_;
+  core::List<int, Stage> stages_;
   std::vector<Message> messages_;
   std::size_t found_ = 0;
 };

@@ -32,7 +32,7 @@ Result<StepsMissed> steps_missed_in(const Value* value, StepCount steps) {
   return missed;
 }
 
-Result<std::vector<std::int64_t>> steps_missed_by(const std::vector<ParameterSpec>& parameters,
+Result<std::vector<std::int64_t>> steps_missed_by(std::span<const ParameterSpec> parameters,
                                                   const StepsMissed& missed) {
   std::vector<std::int64_t> by_parameter;
   if (missed.empty()) return by_parameter;

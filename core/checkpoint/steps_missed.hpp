@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,7 @@ Result<StepsMissed> steps_missed_in(const Value* value, StepCount steps);
 
 /// By parameter; empty if none of them missed any. Errc::mismatch names a parameter that is stored in several
 /// parts, which did not miss the same.
-Result<std::vector<std::int64_t>> steps_missed_by(const std::vector<ParameterSpec>& parameters,
+Result<std::vector<std::int64_t>> steps_missed_by(std::span<const ParameterSpec> parameters,
                                                   const StepsMissed& missed);
 
 }  // namespace troupe::core

@@ -126,14 +126,13 @@ class FinalSums {
 };
 
 Result<void> check_credits(const ProgramRace& race) {
-  for (int r = 0; r < static_cast<int>(race.job().ranks.size()); ++r) {
+  for (const int r : race.job().ranks.indices()) {
     const auto& rank = race.rank(r);
-    for (std::size_t pool = 0; pool < rank.program->program->credits.size(); ++pool) {
-      const int slots = rank.program->program->credits[pool];
+    for (const auto pool : rank.free.indices()) {
+      const int slots = rank.program->program->credits[place_of(pool)];
       if (rank.free[pool] == slots) continue;
       return fail(Errc::internal, "{} ends the step with {} free slots of the pool of {}, and began with {}",
-                  race.job().ranks[static_cast<std::size_t>(r)].name, rank.free[pool],
-                  name_of(static_cast<Pool>(pool)), slots);
+                  race.job().ranks[r].name, rank.free[pool], name_of(pool), slots);
     }
   }
   return {};

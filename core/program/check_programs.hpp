@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/list.hpp"
 #include "core/plan/mesh.hpp"
 #include "core/program/program.hpp"
 #include "core/result.hpp"
@@ -25,7 +26,7 @@ struct CheckedGroup {
 };
 
 struct CheckedJob {
-  std::vector<CheckedRank> ranks;
+  List<int, CheckedRank> ranks;
   std::vector<CheckedGroup> groups;
 };
 

@@ -75,7 +75,7 @@ class ProgramPlanner {
     program_.placements = inputs_.placements;
     program_.domains = inputs_.domains;
     program_.classes = inputs_.classes;
-    program_.units = fold(inputs_.units);
+    program_.units = fold(inputs_.units.items());
     program_.lanes = inputs_.lanes;
     program_.pieces = inputs_.pieces;
     program_.verdict_elements = inputs_.verdict_elements;
@@ -138,7 +138,7 @@ class ProgramPlanner {
   template <class Wanted>
   std::vector<int> sweep(const UnitPass& pass, Wanted wanted) const {
     auto units = units_in(pass);
-    std::erase_if(units, [&](int unit) { return !wanted(inputs_.units[static_cast<std::size_t>(unit)]); });
+    std::erase_if(units, [&](int unit) { return !wanted(inputs_.units[unit]); });
     return units;
   }
 
@@ -174,7 +174,7 @@ class ProgramPlanner {
   /// the first of them.
   void add_growing(int unit, const Placements& from, const std::vector<AxisRedistribution>& moves,
                    bool trained_only, ProgramEntry model, std::vector<ProgramEntry>& entries) {
-    const auto& tensors = inputs_.units[static_cast<std::size_t>(unit)].tensors;
+    const auto& tensors = inputs_.units[unit].tensors;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       if (trained_only && !tensors[t].trainable) continue;
       const TensorClass& tensor_class = inputs_.classes[tensors[t].tensor_class];
@@ -213,7 +213,7 @@ class ProgramPlanner {
       if (passes[i].phase != adding) continue;
       int pooled = 0;
       for (const int user : sweep(passes[i], [&](const Unit& unit) { return is_reduced(unit); })) {
-        const bool in_pool = has_pooled_gradients(inputs_.units[static_cast<std::size_t>(user)]);
+        const bool in_pool = has_pooled_gradients(inputs_.units[user]);
         found.push_back({user, passes[i].round, i, in_pool ? pooled++ % slots : -1 - user});
       }
     }
@@ -225,7 +225,7 @@ class ProgramPlanner {
   TrainerPoint ready_in(const UnitPass& pass, int unit) const {
     const bool each_round = has(inputs_.placements.gradients, F);
     if (!inputs_.overlap && !each_round) return {Phase::round_end, 0};
-    const bool is_resident = inputs_.units[static_cast<std::size_t>(unit)].residency == Residency::resident;
+    const bool is_resident = inputs_.units[unit].residency == Residency::resident;
     if (!inputs_.ready_at_points || !is_resident) return {pass.phase, unit};
     if (!each_round) return {Phase::round_end, 0};
     return {pass.phase, units_in(pass).back()};
@@ -279,7 +279,7 @@ class ProgramPlanner {
     entries.push_back(std::move(verdict));
     const UnitPass all{Phase::forward, 0, 0, static_cast<int>(inputs_.units.size())};
     for (const int unit : sweep(all, [&](const Unit& u) { return is_reduced(u); })) {
-      const auto placements = placements_in(program_, inputs_.units[static_cast<std::size_t>(unit)]);
+      const auto placements = placements_in(program_, inputs_.units[unit]);
       const auto moves = TRY(redistributions(placements.optimizer, placements.parameters));
       if (std::any_of(moves.begin(), moves.end(),
                       [](const auto& move) { return move.what != Redistribution::all_gather; })) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/list.hpp"
 #include "core/plan/lanes.hpp"
 #include "core/plan/mesh.hpp"
 #include "core/program/lane_deal.hpp"
@@ -15,7 +16,7 @@ struct ProgramInputs {
   StrategyPlacements placements;
   std::vector<Domain> domains;  ///< the first one deals the lanes
   std::vector<TensorClass> classes;
-  std::vector<Unit> units;
+  List<int, Unit> units;
   /// In which a step uses the units; all ranks that gather or reduce together have the same. Not with a list
   /// of passes, whose units come by their numbers.
   UnitOrder order;

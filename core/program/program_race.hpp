@@ -37,15 +37,15 @@ struct CheckedProgram {
   explicit CheckedProgram(const Program& program);
 
   const Program* program;
-  std::vector<CheckedOperation> operations;
+  List<int, CheckedOperation> operations;
   std::map<GroupKind, std::vector<int>> operations_on;  ///< those of each group
-  std::vector<CheckedLaunch> launches;
-  std::vector<std::vector<int>> streams;            ///< the launches of each
+  List<int, CheckedLaunch> launches;
+  List<int, std::vector<int>> streams;              ///< the launches of each
   std::map<Communicator, std::vector<int>> groups;  ///< the launches of each
   // By point: what must be over before it begins, what takes a credit there and what gives one back after it.
-  std::vector<std::vector<int>> needed_at;
-  std::vector<std::vector<int>> borrowed_at;
-  std::vector<std::vector<int>> returned_at;
+  List<std::int64_t, std::vector<int>> needed_at;
+  List<std::int64_t, std::vector<int>> borrowed_at;
+  List<std::int64_t, std::vector<int>> returned_at;
 
  private:
   void add_operations(const StepClock& clock);
@@ -56,14 +56,14 @@ class ProgramRace {
  public:
   struct RankState {
     const CheckedProgram* program = nullptr;
-    std::int64_t at = 0;             ///< the point at which the trainer is; all before it have ended
-    bool has_begun = false;          ///< it is in that point, not before it
-    std::size_t met = 0;             ///< operations of its own that have ended
-    bool has_come = false;           ///< to the next of them
-    std::vector<std::size_t> heads;  ///< of each stream: launches that have ended
-    std::vector<bool> launched;
-    std::vector<bool> over;
-    std::vector<int> free;  ///< slots of each pool
+    std::int64_t at = 0;           ///< the point at which the trainer is; all before it have ended
+    bool has_begun = false;        ///< it is in that point, not before it
+    int met = 0;                   ///< operations of its own that have ended
+    bool has_come = false;         ///< to the next of them
+    List<int, std::size_t> heads;  ///< of each stream: launches that have ended
+    List<int, bool> launched;
+    List<int, bool> over;
+    List<Pool, int> free;  ///< slots of each pool
   };
 
   explicit ProgramRace(const CheckedJob& job);
@@ -73,7 +73,7 @@ class ProgramRace {
   bool is_over() const;
 
   const CheckedJob& job() const { return *job_; }
-  const RankState& rank(int index) const { return ranks_[static_cast<std::size_t>(index)]; }
+  const RankState& rank(int index) const { return ranks_[index]; }
   /// The group of a kind that a rank is in.
   const CheckedGroup* group_of(int rank, GroupKind kind) const;
   /// What a trainer that wants to begin a point waits for: a launch.
@@ -96,7 +96,7 @@ class ProgramRace {
   /// The trainer comes to its operations of the point, one after another, as far as they have ended.
   Result<bool> meet_operations(int rank);
   Result<void> end_point(int rank);
-  Result<bool> advance_stream(int rank, std::size_t stream);
+  Result<bool> advance_stream(int rank, int stream);
   Result<void> arrive(int rank, int launch);
   Result<void> arrive_at_operation(int rank);
   template <class Name>
@@ -108,8 +108,8 @@ class ProgramRace {
 
   const CheckedJob* job_;
   std::map<const Program*, CheckedProgram> programs_;
-  std::vector<RankState> ranks_;
-  std::vector<std::map<GroupKind, int>> groups_;                            // of each rank, by kind
+  List<int, RankState> ranks_;
+  List<int, std::map<GroupKind, int>> groups_;                              // of each rank, by kind
   std::map<std::pair<int, int>, std::map<std::size_t, Meeting>> meetings_;  // by group and stream, by place
   std::map<int, std::map<std::size_t, Meeting>> operations_;                // by group, by place
 };

@@ -54,7 +54,7 @@ int RecipePlanner::number_of(Recipe recipe) {
 }
 
 const Unit& RecipePlanner::unit_of(const ProgramEntry& entry) const {
-  return inputs_->units[static_cast<std::size_t>(entry.tensor.unit)];
+  return inputs_->units[entry.tensor.unit];
 }
 
 const TensorClass& RecipePlanner::class_of(const ProgramEntry& entry) const {

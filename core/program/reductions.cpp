@@ -195,7 +195,7 @@ ProgramEntry Reductions::also_sum(const AlsoSum& over, const TensorClass& tensor
 }
 
 Result<void> Reductions::add(const Unit& unit, bool last_round, std::vector<ProgramEntry>& entries) const {
-  const auto& tensors = inputs_->units[static_cast<std::size_t>(unit.index)].tensors;
+  const auto& tensors = inputs_->units[unit.index].tensors;
   const Placements produced(inputs_->placements.gradients.size(), Placement::partial);
   const auto in_round = TRY(redistributions(produced, inputs_->placements.gradients));
   const auto after = TRY(redistributions(inputs_->placements.gradients, inputs_->placements.optimizer));

@@ -46,7 +46,7 @@ class Detective {
 
  private:
   const CheckedLaunch& launch_of(const Waiting& w) const {
-    return race_.rank(w.rank).program->launches[static_cast<std::size_t>(w.launch)];
+    return race_.rank(w.rank).program->launches[w.launch];
   }
 
   std::string name(const Waiting& w) const {
@@ -54,19 +54,17 @@ class Detective {
     const auto& rank = race_.rank(w.rank);
     const auto& program = *rank.program->program;
     const auto clock = program.clock();
-    return fmt::format(
-        "{}'s trainer, {} '{}' of round {},", race_.job().ranks[static_cast<std::size_t>(w.rank)].name,
-        rank.has_begun ? "in" : "before", describe(clock.point(rank.at)), clock.round_of(rank.at));
+    return fmt::format("{}'s trainer, {} '{}' of round {},", race_.job().ranks[w.rank].name,
+                       rank.has_begun ? "in" : "before", describe(clock.point(rank.at)),
+                       clock.round_of(rank.at));
   }
 
   /// A trainer that waits, or else a launch.
   Waiting first() const {
-    const auto ranks = static_cast<int>(race_.job().ranks.size());
-    for (int r = 0; r < ranks; ++r) {
-      if (race_.rank(r).at < static_cast<std::int64_t>(race_.rank(r).program->needed_at.size()))
-        return {r, -1};
+    for (const int r : race_.job().ranks.indices()) {
+      if (race_.rank(r).at < race_.rank(r).program->needed_at.end_index()) return {r, -1};
     }
-    for (int r = 0; r < ranks; ++r) {
+    for (const int r : race_.job().ranks.indices()) {
       const auto& over = race_.rank(r).over;
       const auto found = std::find(over.begin(), over.end(), false);
       if (found != over.end()) return {r, static_cast<int>(found - over.begin())};
@@ -76,7 +74,7 @@ class Detective {
 
   Reason why(const Waiting& w) const {
     if (w.launch < 0) return why_trainer(w);
-    return race_.rank(w.rank).launched[static_cast<std::size_t>(w.launch)] ? why_running(w) : why_queued(w);
+    return race_.rank(w.rank).launched[w.launch] ? why_running(w) : why_queued(w);
   }
 
   Reason why_trainer(const Waiting& w) const {
@@ -92,7 +90,7 @@ class Detective {
     const auto kind = own.operation.group;
     const auto number = race_.rank(w.rank).met;
     for (const int member : race_.group_of(w.rank, kind)->members) {
-      const auto& name = race_.job().ranks[static_cast<std::size_t>(member)].name;
+      const auto& name = race_.job().ranks[member].name;
       const auto& rank = race_.rank(member);
       const auto queue = rank.program->operations_on.find(kind);
       if (queue == rank.program->operations_on.end() || queue->second.size() <= own.on_group) {
@@ -102,7 +100,7 @@ class Detective {
                         queue == rank.program->operations_on.end() ? 0 : queue->second.size(), name_of(kind)),
             std::nullopt};
       }
-      const auto theirs = static_cast<std::size_t>(queue->second[own.on_group]);
+      const int theirs = queue->second[own.on_group];
       if (rank.met == theirs && rank.has_come) continue;
       return {fmt::format("waits in operation {}, {}, for {}", number, describe(own.operation), name),
               Waiting{member, -1}};
@@ -113,13 +111,13 @@ class Detective {
   Reason why_queued(const Waiting& w) const {
     const auto& rank = race_.rank(w.rank);
     const CheckedLaunch& launch = launch_of(w);
-    const auto stream = static_cast<std::size_t>(launch.entry.stream);
+    const int stream = launch.entry.stream;
     const int head = rank.program->streams[stream][rank.heads[stream]];
     if (head != w.launch) return {fmt::format("is queued behind entry {}", head), Waiting{w.rank, head}};
     if (rank.at <= launch.ready) {
       return {fmt::format("may start after '{}'", describe(launch.entry.ready)), Waiting{w.rank, -1}};
     }
-    if (launch.input >= 0 && !rank.over[static_cast<std::size_t>(launch.input)]) {
+    if (launch.input >= 0 && !rank.over[launch.input]) {
       return {fmt::format("reads what entry {} brings", launch.input), Waiting{w.rank, launch.input}};
     }
     return {fmt::format("waits for a slot of the pool of {}", name_of(launch.entry.takes->pool)),
@@ -135,14 +133,12 @@ class Detective {
       const auto queue = program.groups.find(communicator);
       if (queue == program.groups.end() || queue->second.size() <= launch.on_group) {
         return {fmt::format("waits for {}, whose program has no launch {} on {}",
-                            race_.job().ranks[static_cast<std::size_t>(member)].name, launch.on_group,
-                            describe(communicator)),
+                            race_.job().ranks[member].name, launch.on_group, describe(communicator)),
                 std::nullopt};
       }
       const int theirs = queue->second[launch.on_group];
-      if (race_.rank(member).launched[static_cast<std::size_t>(theirs)]) continue;
-      return {fmt::format("waits for {}", race_.job().ranks[static_cast<std::size_t>(member)].name),
-              Waiting{member, theirs}};
+      if (race_.rank(member).launched[theirs]) continue;
+      return {fmt::format("waits for {}", race_.job().ranks[member].name), Waiting{member, theirs}};
     }
     return {"waits for nobody", std::nullopt};
   }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <numeric>
 
+#include "core/list.hpp"
 #include "core/program/exchange.hpp"
 #include "core/program/launch_cursor.hpp"
 #include "core/program/memory.hpp"
@@ -54,7 +55,7 @@ class Timeline {
     for_each_launch(program, [&](const Launch& launch) { add(program, launch, links); });
     needed_at_.resize(static_cast<std::size_t>(clock_.points()));
     for (std::size_t i = 0; i < launches_.size(); ++i) {
-      needed_at_[static_cast<std::size_t>(launches_[i].needed)].push_back(i);
+      needed_at_[launches_[i].needed].push_back(i);
     }
   }
 
@@ -100,7 +101,7 @@ class Timeline {
   double computes(const TrainerPoint& point) const {
     const bool is_backward = point.phase == Phase::backward || point.phase == Phase::weights;
     if (point.phase != Phase::forward && !is_backward) return 0;
-    const double share = shares_[static_cast<std::size_t>(point.unit)] * round_seconds_;
+    const double share = shares_[point.unit] * round_seconds_;
     return is_backward && !clock_.is_split() ? share * 2 / 3 : share / 3;
   }
 
@@ -114,7 +115,7 @@ class Timeline {
   void start(std::size_t& next, std::int64_t passed) {
     for (; next < launches_.size() && launches_[next].ready <= passed; ++next) {
       Timed& launch = launches_[next];
-      double& stream = free_[static_cast<std::size_t>(launch.stream)];
+      double& stream = free_[launch.stream];
       stream = launch.over = std::max(stream, now_) + launch.seconds;
     }
   }
@@ -124,11 +125,11 @@ class Timeline {
     const std::int64_t end = clock_.at({Phase::step_end, 0}, 0);
     for (std::int64_t at = 0; at <= end; ++at) {
       const TrainerPoint point = clock_.point(at);
-      for (const std::size_t launch : needed_at_[static_cast<std::size_t>(at)]) {
+      for (const std::size_t launch : needed_at_[at]) {
         wait({launches_[launch].over, launches_[launch].communicator});
       }
       if (point.phase == Phase::forward && clock_.round_of(at) == 0) {
-        for (const Waited& waited : next_forward_[static_cast<std::size_t>(point.unit)]) wait(waited);
+        for (const Waited& waited : next_forward_[point.unit]) wait(waited);
       }
       now_ += computes(point);
       start(next, at);
@@ -136,7 +137,7 @@ class Timeline {
     for (std::size_t unit = 0; unit < next_forward_.size(); ++unit) {
       next_forward_[unit].clear();
       const auto at = clock_.at({Phase::next_forward, static_cast<int>(unit)}, 0);
-      for (const std::size_t launch : needed_at_[static_cast<std::size_t>(at)]) {
+      for (const std::size_t launch : needed_at_[at]) {
         next_forward_[unit].push_back({launches_[launch].over, launches_[launch].communicator});
       }
     }
@@ -144,12 +145,12 @@ class Timeline {
 
   StepClock clock_;
   int rounds_;
-  std::vector<double> shares_;
+  List<int, double> shares_;
   double round_seconds_;
   std::vector<Timed> launches_;
-  std::vector<std::vector<std::size_t>> needed_at_;  ///< launches by point
-  std::vector<double> free_;                         ///< when each stream is free
-  std::vector<std::vector<Waited>> next_forward_;    ///< by unit: what the last step left in progress
+  List<std::int64_t, std::vector<std::size_t>> needed_at_;  ///< launches by point
+  List<int, double> free_;                                  ///< when each stream is free
+  List<int, std::vector<Waited>> next_forward_;             ///< by unit: what the last step left in progress
   double now_ = 0;
   StepTime time_;
 };

@@ -274,7 +274,7 @@ TEST(DeclaredOrderOfAPlan, MovesNoParameter) {
 
   EXPECT_NE(one.inputs.order, two.inputs.order);
   ASSERT_EQ(one.parameters.size(), two.parameters.size());
-  for (std::size_t p = 0; p < one.parameters.size(); ++p) {
+  for (const auto p : one.parameters.indices()) {
     EXPECT_EQ(one.parameters[p].bucket, two.parameters[p].bucket);
     EXPECT_EQ(one.parameters[p].range, two.parameters[p].range);
   }

@@ -92,7 +92,7 @@ TEST(ShardedMemory, AtRestIsOneRanksPartOfEverything) {
     const auto memory = core::memory_of(RankProgram(plan, {0}).program());
 
     EXPECT_EQ(memory.at_rest(), 16 * elements / ranks);
-    EXPECT_EQ(memory.parameter_pool, 2 * 4 * plan.buckets[0].range.size()) << "of two layers";
+    EXPECT_EQ(memory.parameter_pool, 2 * 4 * plan.buckets[{0}].range.size()) << "of two layers";
   }
 }
 

@@ -48,7 +48,7 @@ class Credits : public testing::Test {
       const bool computes = point.phase == Phase::forward || point.phase == Phase::backward;
       if (computes) uses(point.phase, point.unit);
       if (computes) leaves(point.phase, point.unit);
-      while (next < program_.launches().size() && program_.launches()[next].ready <= at) run(next++);
+      while (next < program_.launches().size() && program_.launches().items()[next].ready <= at) run(next++);
     }
     watched_.finishes({0}, {0});
     while (next < program_.launches().size()) run(next++);
@@ -110,7 +110,8 @@ TEST_F(Credits, AUnitIsNotReadBeforeItIsThere) {
 TEST_F(Credits, GradientSlotHasOneUserUntilReduced) {
   std::size_t next = 0;
   const auto run_through = [&](Phase phase, int unit) {
-    for (; program_.launches()[next].needed <= program_.clock().at({phase, unit}, 0); ++next) run(next);
+    for (; program_.launches().items()[next].needed <= program_.clock().at({phase, unit}, 0); ++next)
+      run(next);
   };
   for (int unit = 0; unit < 4; ++unit) {
     run_through(Phase::forward, unit);

@@ -14,7 +14,7 @@ namespace troupe::actors {
 namespace {
 
 float load(Session& session, std::uint32_t p, std::size_t i) {
-  const auto dtype = session.plan().specs[p].dtype;
+  const auto dtype = session.plan().specs[{p}].dtype;
   if (dtype == core::DType::f32) return session.parameter({p}).value()[i];
   const auto bits = session.parameter<std::uint16_t>({p}).value()[i];
   return dtype == core::DType::f16 ? core::f16_to_float(bits) : core::bf16_to_float(bits);
@@ -22,7 +22,7 @@ float load(Session& session, std::uint32_t p, std::size_t i) {
 
 void add_gradient(Session& session, std::uint32_t p, std::optional<int> source, std::size_t i, float value) {
   const auto& plan = session.plan();
-  if (plan.buffers[plan.parameters[p].buffer.value].gradient_dtype == core::DType::f32) {
+  if (plan.buffers[plan.parameters[{p}].buffer].gradient_dtype == core::DType::f32) {
     session.gradient({p}, source).value()[i] += value;
   } else {
     auto& bits = session.gradient<std::uint16_t>({p}, source).value()[i];

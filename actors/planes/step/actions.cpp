@@ -42,15 +42,15 @@ const std::array<DataPlane::State::Act, core::kActions> DataPlane::State::kActs{
 gpu::EventView DataPlane::State::event_of(core::Mark mark, const Job& job) const {
   switch (mark) {
     case core::Mark::prepared:
-      return buckets[job.bucket.value]->prepared.get();
+      return buckets[job.bucket]->prepared.get();
     case core::Mark::exchanged:
-      return buckets[job.bucket.value]->exchanged.get();
+      return buckets[job.bucket]->exchanged.get();
     case core::Mark::reduced:
-      return buckets[job.bucket.value]->reduced.get();
+      return buckets[job.bucket]->reduced.get();
     case core::Mark::cleared:
       return cleared(job.launch);
     case core::Mark::updated:
-      return buckets[job.bucket.value]->updated.get();
+      return buckets[job.bucket]->updated.get();
     case core::Mark::released:
       return released.at(static_cast<std::size_t>(job.launch.slot)).get();
     case core::Mark::staged:
@@ -103,12 +103,12 @@ DataPlane::State::Posted DataPlane::State::reserve(const core::RecipeStep& step,
 }
 
 DataPlane::State::Posted DataPlane::State::carry(const core::RecipeStep&, Job& job) {
-  buckets[job.bucket.value]->carry = carries++ % Arena::kScratchCredits;
+  buckets[job.bucket]->carry = carries++ % Arena::kScratchCredits;
   return {};
 }
 
 DataPlane::State::Posted DataPlane::State::note(const core::RecipeStep&, Job& job) {
-  buckets[job.bucket.value]->launched_ns = device.now().count();
+  buckets[job.bucket]->launched_ns = device.now().count();
   return {};
 }
 
@@ -338,7 +338,7 @@ gpu::BufferView DataPlane::State::sum_at(const KeptSum& sum, core::ElementRange 
     case core::Place::carried: {
       const auto first = static_cast<std::size_t>(sum.slot) * elements(whole) +
                          static_cast<std::size_t>(range.start - whole.start);
-      return arena.carry(buckets[bucket.value]->carry)
+      return arena.carry(buckets[bucket]->carry)
           .subview(first * sizeof(float), elements(range) * sizeof(float));
     }
     default:

@@ -100,9 +100,9 @@ void Arena::place(const TrainingPlan& plan, const RankProgram& program) {
   for (const auto& buffer : plan.buffers) {
     slots[buffer.domain] = core::gradient_slots(program.program(), buffer.domain);
   }
-  for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) {
-    const auto& planned = plan.buckets[bucket.value];
-    const auto& buffer = plan.buffers[planned.buffer.value];
+  for (const auto bucket : plan.buckets.indices()) {
+    const auto& planned = plan.buckets[bucket];
+    const auto& buffer = plan.buffers[planned.buffer];
     const auto placements = plan.placements_of(bucket);
     auto& place = places_.emplace_back();
     place.whole = planned.range;
@@ -132,7 +132,7 @@ core::Result<void> Arena::take_resting(gpu::Device& device, const TrainingPlan& 
   };
   Cutter parameters;
   Cutter full;
-  const auto buckets = core::indices<core::BucketIndex>(places_.size());
+  const auto buckets = places_.indices();
   std::size_t slots = 1;
   for (const auto bucket : buckets) slots = std::max(slots, at(bucket).slots);
   std::vector<Cutter> partials(slots);
@@ -154,7 +154,7 @@ core::Result<void> Arena::take_resting(gpu::Device& device, const TrainingPlan& 
   gradients_.push_back(TRY(take_carried(device, full.wanted())));
   full.use(gradients_.back().view());
   for (const auto bucket : buckets) {
-    auto& place = places_[bucket.value];
+    auto& place = places_[bucket];
     place.resting = parameters.next(size_of(place.parameters, place.width));
     for (std::size_t slot = 0; slot < place.slots; ++slot) {
       place.partials.push_back(partials[slot].next(size_of(place.gradients, place.gradient_width)));
@@ -170,11 +170,11 @@ core::Result<void> Arena::take_optimizer(gpu::Device& device, const TrainingPlan
                                          const RankProgram& program) {
   Cutter states;
   std::vector<std::pair<std::size_t, gpu::BufferView*>> wanted;  // bytes, and where their view goes
-  for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) {
+  for (const auto bucket : plan.buckets.indices()) {
     if (!plan.is_trainable(bucket)) continue;
-    auto& place = places_[bucket.value];
+    auto& place = places_[bucket];
     const auto range = program.held(plan.placements_of(bucket).optimizer, bucket);
-    const auto& buffer = plan.buffers[plan.buckets[bucket.value].buffer.value];
+    const auto& buffer = plan.buffers[plan.buckets[bucket].buffer];
     const bool has_own_master = buffer.dtype != core::DType::f32;
     if (!has_own_master) place.master_in_parameters = parameters(bucket, range);
     place.states.resize(buffer.states.size());
@@ -191,7 +191,7 @@ core::Result<void> Arena::take_optimizer(gpu::Device& device, const TrainingPlan
 core::Result<void> Arena::take_pools(gpu::Device& device, const RankProgram& program) {
   const auto memory = core::memory_of(program.program());
   const auto pool = [&](core::Pool which, std::int64_t bytes,
-                        std::vector<gpu::Buffer>& slots) -> core::Result<void> {
+                        core::List<int, gpu::Buffer>& slots) -> core::Result<void> {
     const int count = program.program().credits[static_cast<std::size_t>(which)];
     for (int slot = 0; slot < count; ++slot) {
       slots.push_back(TRY(take_carried(device, static_cast<std::size_t>(bytes / count))));
@@ -219,7 +219,7 @@ gpu::BufferView Arena::parameters(core::BucketIndex bucket, core::ElementRange r
 
 gpu::BufferView Arena::gathered(core::BucketIndex bucket, int slot, core::ElementRange range) const {
   const auto& place = at(bucket);
-  const auto memory = parameter_pool_[static_cast<std::size_t>(slot)].view();
+  const auto memory = parameter_pool_[slot].view();
   return part(memory.subview(place.pool_offset, size_of(place.whole, place.width)), place.whole, range,
               place.width);
 }
@@ -227,7 +227,7 @@ gpu::BufferView Arena::gathered(core::BucketIndex bucket, int slot, core::Elemen
 gpu::BufferView Arena::gradients(core::BucketIndex bucket, int slot, core::ElementRange range) const {
   CHECK(slot >= 0 && slot < slots(bucket), "a gradient slot exists");
   const auto& place = at(bucket);
-  return part(place.partials[static_cast<std::size_t>(slot)], place.gradients, range, place.gradient_width);
+  return part(place.partials[slot], place.gradients, range, place.gradient_width);
 }
 
 gpu::BufferView Arena::full_gradients(core::BucketIndex bucket, int slot, core::ElementRange range,
@@ -236,9 +236,9 @@ gpu::BufferView Arena::full_gradients(core::BucketIndex bucket, int slot, core::
   CHECK(source >= 0 && static_cast<std::size_t>(source) < place.full_slots, "the source exists");
   const auto bytes = size_of(place.whole, place.gradient_width);
   const auto first = static_cast<std::size_t>(source) * bytes;
-  const auto memory = slot < 0 ? place.full.subview(first, bytes)
-                               : gradient_pool_[static_cast<std::size_t>(slot)].view().subview(
-                                     place.gradient_pool_offset + first, bytes);
+  const auto memory = slot < 0
+                          ? place.full.subview(first, bytes)
+                          : gradient_pool_[slot].view().subview(place.gradient_pool_offset + first, bytes);
   return part(memory, place.whole, range, place.gradient_width);
 }
 
@@ -279,7 +279,8 @@ bool Arena::rests_like(const Arena& other) const {
 bool Arena::is_like(const Arena& other) const {
   const auto sizes = [](const Arena& arena) {
     Sizes found;
-    for (const auto* buffers : {&arena.gradients_, &arena.parameter_pool_, &arena.gradient_pool_})
+    for (const auto* buffers :
+         {&arena.gradients_, &arena.parameter_pool_.items(), &arena.gradient_pool_.items()})
       add_bytes(found, *buffers);
     for (const auto* buffers : {&arena.outgoing_, &arena.incoming_, &arena.carry_})
       add_bytes(found, *buffers);
@@ -306,8 +307,8 @@ void Arena::swap_resting(Arena& other) {
   // The first that both carry, if these are memory of their collectives.
   if (!carried_.empty() && !other.carried_.empty() && parameters_.view().bytes > 0)
     std::swap(carried_.front(), other.carried_.front());
-  for (std::size_t i = 0; i < places_.size(); ++i) {
-    auto &own = places_[i], &theirs = other.places_[i];
+  for (const auto bucket : places_.indices()) {
+    auto &own = places_[bucket], &theirs = other.places_[bucket];
     std::swap(own.resting, theirs.resting);
     std::swap(own.master, theirs.master);
     std::swap(own.master_in_parameters, theirs.master_in_parameters);

@@ -10,6 +10,7 @@
 #include "actors/planes/step/rank_program.hpp"
 #include "actors/planes/step/training_plan.hpp"
 #include "core/exact_sum.hpp"
+#include "core/list.hpp"
 #include "core/program/memory.hpp"
 #include "core/result.hpp"
 #include "gpu/collective/group.hpp"
@@ -32,7 +33,7 @@ class Arena {
   gpu::BufferView gathered(core::BucketIndex bucket, int slot, core::ElementRange range) const;
 
   /// A slot of the pool, whoever uses it.
-  gpu::BufferView slot(int slot) const { return parameter_pool_[static_cast<std::size_t>(slot)].view(); }
+  gpu::BufferView slot(int slot) const { return parameter_pool_[slot].view(); }
 
   /// Gradients as they are kept between rounds, slot 0 at the bottom of the stack of partial sums; reduced
   /// gradients end up in slot 0.
@@ -104,9 +105,9 @@ class Arena {
     std::size_t pool_offset = 0;     ///< in a slot of the pool of parameters
     std::size_t gradient_pool_offset = 0;
     gpu::BufferView resting;
-    std::vector<gpu::BufferView> partials;  ///< by slot
-    gpu::BufferView full;                   ///< gradients, where they are not in the pool
-    gpu::BufferView master;                 ///< empty: in the parameters themselves
+    core::List<int, gpu::BufferView> partials;  ///< by slot
+    gpu::BufferView full;                       ///< gradients, where they are not in the pool
+    gpu::BufferView master;                     ///< empty: in the parameters themselves
     gpu::BufferView master_in_parameters;
     std::vector<gpu::BufferView> states;
   };
@@ -114,7 +115,7 @@ class Arena {
   class Cutter;
 
   bool is_like(const Arena& other) const;
-  const Place& at(core::BucketIndex bucket) const { return places_[bucket.value]; }
+  const Place& at(core::BucketIndex bucket) const { return places_[bucket]; }
   core::Result<void> take_all(gpu::Device& device, const TrainingPlan& plan, const RankProgram& program);
   core::Result<gpu::Buffer> take(gpu::Device& device, std::size_t bytes);
   core::Result<gpu::Buffer> take_carried(gpu::Device& device, std::size_t bytes);
@@ -126,12 +127,12 @@ class Arena {
 
   gpu::CollectiveBackend* collectives_ = nullptr;  ///< null: all memory is the device's
   std::vector<gpu::BufferView> carried_;
-  std::vector<Place> places_;  ///< per bucket
+  core::List<core::BucketIndex, Place> places_;  ///< per bucket
   gpu::Buffer parameters_;
   gpu::Buffer optimizer_;
   std::vector<gpu::Buffer> gradients_;
-  std::vector<gpu::Buffer> parameter_pool_;
-  std::vector<gpu::Buffer> gradient_pool_;
+  core::List<int, gpu::Buffer> parameter_pool_;
+  core::List<int, gpu::Buffer> gradient_pool_;
   std::array<gpu::Buffer, kScratchCredits> outgoing_;
   std::array<gpu::Buffer, kScratchCredits> incoming_;
   std::array<gpu::Buffer, kScratchCredits> carry_;

@@ -54,8 +54,7 @@ const RankProgram& DataPlane::program() const {
 }
 
 void DataPlane::adopt_parameters() {
-  for (const auto bucket : core::indices<core::BucketIndex>(state_->plan.buckets.size()))
-    state_->adopt(bucket);
+  for (const auto bucket : state_->plan.buckets.indices()) state_->adopt(bucket);
 }
 
 void DataPlane::adopt(core::BucketIndex bucket, core::ElementRange part) {
@@ -64,7 +63,7 @@ void DataPlane::adopt(core::BucketIndex bucket, core::ElementRange part) {
 }
 
 void DataPlane::adopt(core::ParameterIndex parameter) {
-  const auto& place = state_->plan.parameters[parameter.value];
+  const auto& place = state_->plan.parameters[parameter];
   const auto part = overlap(place.range, state_->optimizer_range(place.bucket));
   if (part.size() > 0) state_->adopt(place.bucket, part);
 }
@@ -151,13 +150,13 @@ BusyMoment DataPlane::moment() const {
 }
 
 gpu::BufferView DataPlane::parameter(core::ParameterIndex parameter, int slot) const {
-  const auto& place = state_->plan.parameters[parameter.value];
+  const auto& place = state_->plan.parameters[parameter];
   if (slot >= 0) return state_->arena.gathered(place.bucket, slot, place.range);
   return state_->arena.parameters(place.bucket, place.range);
 }
 
 gpu::BufferView DataPlane::gradient(core::ParameterIndex parameter, core::Lane lane, int source) const {
-  const auto& place = state_->plan.parameters[parameter.value];
+  const auto& place = state_->plan.parameters[parameter];
   const auto& program = state_->program;
   CHECK(source >= 0 && source < program.sources(place.bucket), "the source exists");
   // In `fast` numerics they may be summed in any order.
@@ -170,7 +169,7 @@ gpu::BufferView DataPlane::gradient(core::ParameterIndex parameter, core::Lane l
 }
 
 DataPlane::Resting DataPlane::resting_parameter(core::ParameterIndex parameter) const {
-  const auto& place = state_->plan.parameters[parameter.value];
+  const auto& place = state_->plan.parameters[parameter];
   const auto held = state_->program.held(state_->plan.placements_of(place.bucket).parameters, place.bucket);
   const auto range = overlap(place.range, held);
   if (range.size() == 0) return {};
@@ -179,7 +178,7 @@ DataPlane::Resting DataPlane::resting_parameter(core::ParameterIndex parameter) 
 }
 
 DataPlane::Resting DataPlane::reduced_gradient(core::ParameterIndex parameter) const {
-  const auto& place = state_->plan.parameters[parameter.value];
+  const auto& place = state_->plan.parameters[parameter];
   const auto held = state_->program.held(state_->plan.placements_of(place.bucket).gradients, place.bucket);
   const auto range = overlap(place.range, held);
   if (range.size() == 0) return {};
@@ -204,7 +203,7 @@ gpu::BufferView DataPlane::state(StateKind kind, core::BucketIndex bucket) const
 }
 
 gpu::EventView DataPlane::updated(core::BucketIndex bucket) const {
-  if (bucket.value < state_->buckets.size()) return state_->buckets[bucket.value]->updated.get();
+  if (bucket.value < state_->buckets.size()) return state_->buckets[bucket]->updated.get();
   return state_->tensors.get();
 }
 
@@ -229,12 +228,12 @@ DataPlaneTimes DataPlane::times() const {
 }
 
 std::chrono::nanoseconds DataPlane::last_launch(core::BucketIndex bucket) const {
-  return std::chrono::nanoseconds(state_->buckets[bucket.value]->launched_ns.load());
+  return std::chrono::nanoseconds(state_->buckets[bucket]->launched_ns.load());
 }
 
 core::StepCount DataPlane::optimizer_steps() const {
-  for (const auto bucket : core::indices<core::BucketIndex>(state_->buckets.size())) {
-    if (state_->plan.is_trainable(bucket)) return {state_->buckets[bucket.value]->optimizer_steps.load()};
+  for (const auto bucket : state_->buckets.indices()) {
+    if (state_->plan.is_trainable(bucket)) return {state_->buckets[bucket]->optimizer_steps.load()};
   }
   return {};
 }

@@ -15,6 +15,7 @@
 #include "actors/planes/step/busy_time.hpp"
 #include "actors/planes/step/data_plane.hpp"
 #include "actors/planes/step/rank_program.hpp"
+#include "core/list.hpp"
 #include "gpu/collective/part_counts.hpp"
 #include "gpu/elements.hpp"
 #include "gpu/order/task_order.hpp"
@@ -79,11 +80,11 @@ struct DataPlane::State {
     return program.held(plan.placements_of(bucket).optimizer, bucket);
   }
   core::DType gradient_dtype(core::BucketIndex bucket) const {
-    return plan.buffers[plan.buckets[bucket.value].buffer.value].gradient_dtype;
+    return plan.buffers[plan.buckets[bucket].buffer].gradient_dtype;
   }
 
   const core::TensorClass& tensor_class(core::BucketIndex bucket) const {
-    return plan.inputs.classes[plan.buckets[bucket.value].buffer.value];
+    return plan.inputs.classes[plan.buckets[bucket].buffer.value];
   }
 
   /// What this rank keeps of a bucket's parameters.
@@ -191,8 +192,7 @@ struct DataPlane::State {
   float factor_of(const core::RecipeStep& step) const { return std::array{1.0F, scale()}[step.scaled]; }
   /// Marks that the memory of the launch's full gradients holds zeros again, behind what cleared it.
   gpu::EventView cleared(const PlannedLaunch& launch) const {
-    return launch.slot < 0 ? buckets[launch.bucket->value]->cleared.get()
-                           : slot_cleared[static_cast<std::size_t>(launch.slot)].get();
+    return launch.slot < 0 ? buckets[*launch.bucket]->cleared.get() : slot_cleared[launch.slot].get();
   }
   std::vector<core::ElementRange> counted_in_norms(core::BucketIndex bucket, core::ElementRange part) const;
   gpu::Stream& stream_of(const PlannedLaunch& launch) {
@@ -221,13 +221,14 @@ struct DataPlane::State {
   gpu::Stream accumulate;
   std::vector<gpu::Stream> communication;  ///< by the program's streams
   gpu::Stream update;
-  std::vector<std::unique_ptr<Bucket>> buckets;
-  std::vector<std::vector<core::ElementRange>> measured;  ///< by bucket: what this rank counts in norms
+  core::List<core::BucketIndex, std::unique_ptr<Bucket>> buckets;
+  core::List<core::BucketIndex, std::vector<core::ElementRange>>
+      measured;  ///< by bucket: what this rank counts in norms
   /// By parameter, of the optimizer's steps; empty: none. Not changed any more when there is a step.
   std::vector<std::int64_t> steps_missed;
   std::array<gpu::Event, Arena::kScratchCredits>
-      credit_free;                       ///< on "update": the exchange's bytes were read
-  std::vector<gpu::Event> slot_cleared;  ///< as Bucket::cleared, by slot of the pool of gradients
+      credit_free;                           ///< on "update": the exchange's bytes were read
+  core::List<int, gpu::Event> slot_cleared;  ///< as Bucket::cleared, by slot of the pool of gradients
   gpu::Event verdict_ready;
   std::size_t exchanges = 0;  ///< launched so far; only the Conductor launches
   std::size_t carries = 0;    ///< as above

@@ -35,7 +35,7 @@ bool matches(std::string_view name, std::string_view pattern) {
 }
 
 core::Result<void> check_patterns(const core::TrainingOptions& options,
-                                  const std::vector<core::ParameterSpec>& specs) {
+                                  std::span<const core::ParameterSpec> specs) {
   if (options.f32_gradients.empty()) return {};
   if (!options.gradients_in_parameter_dtype) {
     return core::fail(
@@ -77,7 +77,7 @@ core::Result<void> check_averages(const core::TrainingOptions& options) {
 }  // namespace
 
 core::Result<void> check_finalisation(const core::TrainingOptions& options,
-                                      const std::vector<core::ParameterSpec>& specs) {
+                                      std::span<const core::ParameterSpec> specs) {
   if (!(options.large_gradient_factor == 0 || options.large_gradient_factor >= 1)) {
     return core::fail(
         core::Errc::invalid_argument,

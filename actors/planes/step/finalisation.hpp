@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,7 @@ namespace troupe::actors {
 /// Errc::invalid_argument names an option about the end of a step that does not fit the others, or a pattern
 /// of TrainingOptions::f32_gradients that is no parameter's name.
 core::Result<void> check_finalisation(const core::TrainingOptions& options,
-                                      const std::vector<core::ParameterSpec>& specs);
+                                      std::span<const core::ParameterSpec> specs);
 
 /// What the program of a step ends with.
 std::vector<core::Finish> finish_of(const core::TrainingOptions& options);

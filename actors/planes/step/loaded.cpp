@@ -65,7 +65,7 @@ bool DataPlane::State::rounds_values() const {
 }
 
 void DataPlane::State::round_values() {
-  for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) {
+  for (const auto bucket : plan.buckets.indices()) {
     if (!has_blocks(bucket)) continue;
     const auto& type = tensor_class(bucket);
     for (const auto& segment :

@@ -55,10 +55,9 @@ void step_optimizer(const OptimizerStep& step, const gpu::ParameterStep& memory,
 
 std::size_t optimizer_scratch_bytes(const TrainingPlan& plan) {
   std::size_t bytes = 0;
-  for (const auto p : core::indices<core::ParameterIndex>(plan.specs.size())) {
-    if (!plan.specs[p.value].trainable || plan.group_of(p).optimizer.kind != core::OptimizerKind::muon)
-      continue;
-    bytes = std::max(bytes, gpu::muon_scratch_bytes(matrix_of(plan.specs[p.value])));
+  for (const auto p : plan.specs.indices()) {
+    if (!plan.specs[p].trainable || plan.group_of(p).optimizer.kind != core::OptimizerKind::muon) continue;
+    bytes = std::max(bytes, gpu::muon_scratch_bytes(matrix_of(plan.specs[p])));
   }
   return bytes;
 }

@@ -35,7 +35,7 @@ core::Result<void> check_gather_dtype(const core::ParameterSpec& spec) {
 
 }  // namespace
 
-core::Result<void> check_parameters(const std::vector<core::ParameterSpec>& specs) {
+core::Result<void> check_parameters(std::span<const core::ParameterSpec> specs) {
   if (specs.empty()) {
     return core::fail(core::Errc::invalid_argument, "a job has no parameters; register at least one");
   }

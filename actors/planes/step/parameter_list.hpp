@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "core/options/options.hpp"
@@ -8,6 +9,6 @@
 namespace troupe::actors {
 
 /// Errc::invalid_argument names the first parameter that is never valid, and what it could be.
-core::Result<void> check_parameters(const std::vector<core::ParameterSpec>& specs);
+core::Result<void> check_parameters(std::span<const core::ParameterSpec> specs);
 
 }  // namespace troupe::actors

@@ -49,7 +49,7 @@ RankProgram::RankProgram(const TrainingPlan& plan, core::Rank rank, core::Progra
       rounds_(static_cast<std::size_t>(program_.rounds)) {
   const auto dealt = deal_.dealt(coordinates());
   for (int round = 0; round < dealt.count; ++round) {
-    rounds_[static_cast<std::size_t>(round)] = core::Lane{dealt.first + round * dealt.stride};
+    rounds_[round] = core::Lane{dealt.first + round * dealt.stride};
   }
   const bool spread = plan.options.expert_ranks() > 1;
   for (std::size_t domain = 0; domain < (spread ? 2 : 1); ++domain) {
@@ -70,9 +70,9 @@ void RankProgram::write_out() {
   for (std::size_t unit = 0; unit < buckets.size(); ++unit) {
     buckets[unit].resize(plan_->inputs.units[unit].tensors.size());
   }
-  for (const auto bucket : core::indices<core::BucketIndex>(plan_->buckets.size())) {
-    const auto& place = plan_->buckets[bucket.value];
-    buckets[static_cast<std::size_t>(place.unit)][static_cast<std::size_t>(place.tensor)] = bucket;
+  for (const auto bucket : plan_->buckets.indices()) {
+    const auto& place = plan_->buckets[bucket];
+    buckets[place.unit][static_cast<std::size_t>(place.tensor)] = bucket;
   }
   const auto clock = program_.clock();
   std::vector<PlannedLaunch*> last(plan_->buckets.size());
@@ -84,8 +84,7 @@ void RankProgram::write_out() {
     planned.ready = clock.at(entry.ready, launch.round);
     planned.needed = clock.at(entry.needed, launch.round);
     if (entry.tensor.kind != core::TensorKind::verdict) {
-      planned.bucket =
-          buckets[static_cast<std::size_t>(entry.tensor.unit)][static_cast<std::size_t>(entry.tensor.tensor)];
+      planned.bucket = buckets[entry.tensor.unit][static_cast<std::size_t>(entry.tensor.tensor)];
       planned.place = place_in(planned);
     }
     launches_.push_back(std::move(planned));
@@ -105,12 +104,12 @@ void RankProgram::write_out() {
   }
   gradient_slots_.assign(plan_->buckets.size(), -1);
   for (const auto& launch : launches_) {
-    if (launch.moves_gradients() && launch.slot >= 0) gradient_slots_[launch.bucket->value] = launch.slot;
+    if (launch.moves_gradients() && launch.slot >= 0) gradient_slots_[*launch.bucket] = launch.slot;
   }
   KnownSums known;
   for (auto& launch : launches_) number(launch, known);
   std::vector<core::PlanEntryIndex> sequence;
-  for (const auto entry : core::indices<core::PlanEntryIndex>(launches_.size())) sequence.push_back(entry);
+  for (const auto entry : launches_.indices()) sequence.push_back(entry);
   set_sequence(std::move(sequence));
 }
 
@@ -118,17 +117,17 @@ void RankProgram::set_sequence(std::vector<core::PlanEntryIndex> sequence) {
   sequence_ = std::move(sequence);
   places_.resize(sequence_.size());
   for (std::size_t place = 0; place < sequence_.size(); ++place) {
-    places_[static_cast<std::size_t>(sequence_[place].value)] = place;
+    places_[sequence_[place]] = place;
   }
   CHECK(std::is_sorted(sequence_.begin(), sequence_.end(),
                        [&](auto a, auto b) { return launch(a).ready < launch(b).ready; }),
         "launches come in the order in which they become ready");
   by_bucket_.assign(plan_->buckets.size(), {});
   publishing_.clear();
-  for (const auto entry : core::indices<core::PlanEntryIndex>(launches_.size())) {
+  for (const auto entry : launches_.indices()) {
     const auto bucket = launch(entry).bucket;
     if (!bucket) continue;
-    by_bucket_[bucket->value].push_back(entry);
+    by_bucket_[*bucket].push_back(entry);
     if (launch(entry).publishes()) publishing_.push_back(entry);
   }
 }
@@ -164,12 +163,12 @@ void RankProgram::follow_order() {
   std::map<Use, std::deque<core::PlanEntryIndex>> numbers;
   for (const auto entry : sequence_) numbers[use_of(launch(entry))].push_back(entry);
   std::vector<core::PlanEntryIndex> sequence;
-  std::vector<PlannedLaunch> renumbered(launches_.size());
+  core::List<core::PlanEntryIndex, PlannedLaunch> renumbered(launches_.size());
   for (auto& launch : ordered.launches_) {
     auto& same_use = numbers[use_of(launch)];
     CHECK(!same_use.empty(), "another order of units has the same launches");
     sequence.push_back(same_use.front());
-    renumbered[static_cast<std::size_t>(same_use.front().value)] = std::move(launch);
+    renumbered[same_use.front()] = std::move(launch);
     same_use.pop_front();
   }
   CHECK(sequence.size() == sequence_.size(), "another order of units has all launches");
@@ -188,7 +187,7 @@ int RankProgram::place_in(PlannedLaunch& launch) const {
 }
 
 bool RankProgram::also_sum(core::BucketIndex bucket) const {
-  return plan_->buffers[plan_->buckets[bucket.value].buffer.value].also_sum.has_value();
+  return plan_->buffers[plan_->buckets[bucket].buffer].also_sum.has_value();
 }
 
 int RankProgram::round_of(core::Lane lane) const {
@@ -198,7 +197,7 @@ int RankProgram::round_of(core::Lane lane) const {
 }
 
 core::Lane RankProgram::lane_or_end(int round) const {
-  return rounds_[static_cast<std::size_t>(round)].value_or(core::Lane{plan_->options.lanes});
+  return rounds_[round].value_or(core::Lane{plan_->options.lanes});
 }
 
 std::vector<core::LaneRange> RankProgram::leaves_of(const PlannedLaunch& launch, int member) const {

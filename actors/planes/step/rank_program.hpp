@@ -11,6 +11,7 @@
 
 #include "actors/planes/step/training_plan.hpp"
 #include "core/ids.hpp"
+#include "core/list.hpp"
 #include "core/program/domain_lanes.hpp"
 #include "core/program/lane_deal.hpp"
 #include "core/program/program.hpp"
@@ -96,10 +97,8 @@ class RankProgram {
   core::Rank rank() const { return rank_; }
   const std::vector<int>& coordinates() const { return program_.coordinates; }
   const core::Program& program() const { return program_; }
-  const std::vector<PlannedLaunch>& launches() const { return launches_; }
-  const PlannedLaunch& launch(core::PlanEntryIndex entry) const {
-    return launches_[static_cast<std::size_t>(entry.value)];
-  }
+  const core::List<core::PlanEntryIndex, PlannedLaunch>& launches() const { return launches_; }
+  const PlannedLaunch& launch(core::PlanEntryIndex entry) const { return launches_[entry]; }
   /// All of them, in the order of launch.
   const std::vector<core::PlanEntryIndex>& sequence() const { return sequence_; }
   /// How many launches of the sequence are ready when the trainer has passed this point, by the program's
@@ -114,11 +113,9 @@ class RankProgram {
   std::vector<core::PlanEntryIndex> bringing(const std::vector<core::BucketIndex>& buckets) const;
   /// The bucket's launches, in ascending order.
   const std::vector<core::PlanEntryIndex>& launches_of(core::BucketIndex bucket) const {
-    return by_bucket_[bucket.value];
+    return by_bucket_[bucket];
   }
-  std::size_t place_in_sequence(core::PlanEntryIndex entry) const {
-    return places_[static_cast<std::size_t>(entry.value)];
-  }
+  std::size_t place_in_sequence(core::PlanEntryIndex entry) const { return places_[entry]; }
   /// Follows the plan's present order of units, which changes when launches come and the slots they use, but
   /// neither what they bring nor their numbers. Before the first step.
   void follow_order();
@@ -126,7 +123,7 @@ class RankProgram {
   core::StepClock clock() const { return program_.clock(); }
 
   /// The lane of each round; none for a rank that has fewer lanes than others in its groups.
-  const std::vector<std::optional<core::Lane>>& rounds() const { return rounds_; }
+  const core::List<int, std::optional<core::Lane>>& rounds() const { return rounds_; }
   int round_of(core::Lane lane) const;
   /// The lane of a round; for a round without one, which comes after all others, a number after all lanes.
   core::Lane lane_or_end(int round) const;
@@ -164,7 +161,7 @@ class RankProgram {
 
   /// Where the full gradients of a bucket are, if each round reduces them: the slot of its unit in the pool,
   /// the same in every round; -1: they have memory of their own.
-  int gradient_slot(core::BucketIndex bucket) const { return gradient_slots_[bucket.value]; }
+  int gradient_slot(core::BucketIndex bucket) const { return gradient_slots_[bucket]; }
 
   core::ElementRange held(const core::Placements& placements, core::BucketIndex bucket) const {
     return plan_->held(placements, bucket, coordinates());
@@ -198,13 +195,13 @@ class RankProgram {
   std::vector<core::DomainLanes> lanes_;                 ///< of domains that have parameters
   std::vector<std::vector<core::SourceStacks>> stacks_;  ///< of these domains, in each round
   std::vector<core::RestingStacks> resting_;
-  std::vector<std::optional<core::Lane>> rounds_;
+  core::List<int, std::optional<core::Lane>> rounds_;
   core::LaunchedEntries entries_;  ///< of launches
-  std::vector<PlannedLaunch> launches_;
+  core::List<core::PlanEntryIndex, PlannedLaunch> launches_;
   std::vector<core::PlanEntryIndex> sequence_;
-  std::vector<std::size_t> places_;  ///< by entry, in the sequence
-  std::vector<std::vector<core::PlanEntryIndex>> by_bucket_;
-  std::vector<int> gradient_slots_;  ///< by bucket
+  core::List<core::PlanEntryIndex, std::size_t> places_;  ///< by entry, in the sequence
+  core::List<core::BucketIndex, std::vector<core::PlanEntryIndex>> by_bucket_;
+  core::List<core::BucketIndex, int> gradient_slots_;  ///< by bucket
   std::vector<core::PlanEntryIndex> publishing_;
 };
 

@@ -88,8 +88,7 @@ void RankProgram::number(const core::RecipeStep& step, PlannedLaunch& launch, Kn
     }
     case core::Action::clear:
       // Slots that were added to others are zeros already. Without a lane all of them are.
-      if (rounds_[static_cast<std::size_t>(launch.round)])
-        launch.cleared = summed_slots(*launch.bucket, launch.round);
+      if (rounds_[launch.round]) launch.cleared = summed_slots(*launch.bucket, launch.round);
       break;
     default:
       break;

@@ -8,8 +8,8 @@
 namespace troupe::actors {
 
 void DataPlane::State::prepare(const PrepareBucket& work) {
-  auto& state = *buckets[work.bucket.value];
-  const auto whole = plan.buckets[work.bucket.value].range;
+  auto& state = *buckets[work.bucket];
+  const auto whole = plan.buckets[work.bucket].range;
   const bool has_lane = work.lane.value >= 0;
   if (compute && has_lane) accumulate->wait(state.computed.get());
   if (is_ordered() && has_lane) round_lane(work);
@@ -43,7 +43,7 @@ void DataPlane::State::prepare(const PrepareBucket& work) {
 /// whether it is sent or not, so that leaves are the same on any mesh.
 void DataPlane::State::round_lane(const PrepareBucket& work) {
   if (!tensor_class(work.bucket).has_narrow_wire()) return;
-  const auto whole = plan.buckets[work.bucket.value].range;
+  const auto whole = plan.buckets[work.bucket].range;
   const int round = program.round_of(work.lane);
   for (int source = 0; source < program.sources(work.bucket); ++source) {
     const int slot = program.source_slot(work.bucket, round, source);
@@ -74,7 +74,7 @@ void DataPlane::State::sum_lanes(const PrepareBucket& work) {
 
 /// What was added is zero afterwards.
 void DataPlane::State::add_slots(core::BucketIndex bucket, const std::vector<core::TreeStep>& steps) {
-  const auto whole = plan.buckets[bucket.value].range;
+  const auto whole = plan.buckets[bucket].range;
   const auto memory = [&](int slot) {
     return program.reduces_each_round()
                ? arena.full_gradients(bucket, program.gradient_slot(bucket), whole, slot)
@@ -98,7 +98,7 @@ DataPlane::State::Posted DataPlane::State::measure(const core::RecipeStep& step,
   const auto bucket = job.bucket;
   auto& on = queue(step, job);
   gpu::zero(arena.squares(bucket), on.get());
-  for (const auto& counted : measured[bucket.value]) {
+  for (const auto& counted : measured[bucket]) {
     gpu::add_squares({arena.gradients(bucket, 0, counted), gradient_dtype(bucket)}, arena.squares(bucket),
                      on.get());
   }
@@ -107,7 +107,7 @@ DataPlane::State::Posted DataPlane::State::measure(const core::RecipeStep& step,
 
 /// The next lane adds to zeros.
 DataPlane::State::Posted DataPlane::State::clear(const core::RecipeStep& step, Job& job) {
-  const auto whole = plan.buckets[job.bucket.value].range;
+  const auto whole = plan.buckets[job.bucket].range;
   for (const int slot : job.launch.cleared)
     gpu::zero(arena.full_gradients(job.bucket, job.launch.slot, whole, slot), queue(step, job).get());
   return {};
@@ -130,12 +130,12 @@ DataPlane::State::Posted DataPlane::State::merged(const core::RecipeStep& step, 
 /// Leaves out parameters that are counted by other ranks that have the same values. Padding is zero.
 std::vector<core::ElementRange> DataPlane::State::counted_in_norms(core::BucketIndex bucket,
                                                                    core::ElementRange part) const {
-  const auto& parameters = plan.buckets[bucket.value].parameters;
+  const auto& parameters = plan.buckets[bucket].parameters;
   const auto counts = [&](core::ParameterIndex p) { return plan.counts_in_norms(p, rank()); };
   if (std::all_of(parameters.begin(), parameters.end(), counts)) return {part};
   std::vector<core::ElementRange> counted;
   for (const auto parameter : parameters) {
-    const auto& whole = plan.parameters[parameter.value].range;
+    const auto& whole = plan.parameters[parameter].range;
     const core::ElementRange own{std::max(whole.start, part.start), std::min(whole.end, part.end)};
     if (own.size() > 0 && counts(parameter)) counted.push_back(own);
   }

@@ -37,8 +37,8 @@ messages::Verdict DataPlane::verdict_of(std::span<const std::int64_t> words) con
 core::Result<void> DataPlane::end_step(const messages::StepDecided& decided,
                                        std::chrono::nanoseconds deadline) {
   auto& s = *state_;
-  for (const auto bucket : core::indices<core::BucketIndex>(s.plan.buckets.size())) {
-    const auto stepped = s.buckets[bucket.value]->stepped.load();
+  for (const auto bucket : s.plan.buckets.indices()) {
+    const auto stepped = s.buckets[bucket]->stepped.load();
     if (!s.plan.is_trainable(bucket) || stepped >= decided.step.value) continue;
     if (stepped >= 0 && stepped + 1 < decided.step.value)
       return core::fail(core::Errc::internal, "bucket {} has not made step {} yet", bucket.value,

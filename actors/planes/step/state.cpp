@@ -49,10 +49,10 @@ std::vector<core::BucketIndex> RankState::buckets() const {
 namespace {
 
 /// All keys of a parameter and its optimizer's states.
-core::KeySet keys_of(const TrainingPlan& plan, std::size_t parameter) {
+core::KeySet keys_of(const TrainingPlan& plan, core::ParameterIndex parameter) {
   core::KeySet keys;
   const auto parts = plan.specs[parameter].stored_parts();
-  const auto& buffer = plan.buffers[plan.parameters[parameter].buffer.value];
+  const auto& buffer = plan.buffers[plan.parameters[parameter].buffer];
   for (auto kind : state_kinds(buffer)) {
     for (const auto& part : *parts) keys.insert(state_key(kind, buffer, part.key));
   }
@@ -116,21 +116,21 @@ RankState state_of(const TrainingPlan& plan, core::Rank rank, std::span<const Tr
       flat.push_back({part, start});
       start += core::elements_of(part.local_shape);
     }
-    builder.add(flat, {StateKind::trainer, core::index_at<core::BucketIndex>(plan.buckets.size()), t, 0},
+    builder.add(flat, {StateKind::trainer, plan.buckets.end_index(), t, 0},
                 core::SaveStructure::Tensor::kOfTrainers);
   }
   for (std::size_t b = plan.buckets.size(); b-- > 0;) {
     const auto bucket = core::index_at<core::BucketIndex>(b);
-    const auto& place = plan.buckets[b];
+    const auto& place = plan.buckets[bucket];
     const auto held = plan.held(core::TensorRole::optimizer, bucket, rank);
     for (auto parameter : place.parameters) {
-      const auto& whole = plan.parameters[parameter.value].range;
+      const auto& whole = plan.parameters[parameter].range;
       const core::ElementRange part{std::max(whole.start, held.start), std::min(whole.end, held.end)};
       if (part.size() <= 0) continue;
-      const auto& spec = plan.specs[parameter.value];
+      const auto& spec = plan.specs[parameter];
       const auto parts = spec.stored_parts();
       const core::ElementRange range{part.start - whole.start, part.end - whole.start};
-      const auto& buffer = plan.buffers[place.buffer.value];
+      const auto& buffer = plan.buffers[place.buffer];
       for (auto kind : state_kinds(buffer)) {
         const auto dtype = kind == StateKind::parameter ? spec.dtype : core::DType::f32;
         const auto prefix = state_key(kind, buffer, "");
@@ -144,7 +144,7 @@ RankState state_of(const TrainingPlan& plan, core::Rank rank, std::span<const Tr
 
 core::Result<void> check_keys(const TrainingPlan& plan, std::span<const TrainerTensor> tensors) {
   core::KeySet taken;
-  for (std::size_t p = 0; p < plan.specs.size(); ++p) {
+  for (const auto p : plan.specs.indices()) {
     for (const auto& key : keys_of(plan, p)) {
       TRY(core::check_key(key));
       if (!taken.insert(key).second) {
@@ -175,7 +175,7 @@ core::Result<void> check_keys(const TrainingPlan& plan, std::span<const TrainerT
 
 core::KeySet state_keys(const TrainingPlan& plan) {
   core::KeySet keys;
-  for (std::size_t p = 0; p < plan.specs.size(); ++p) keys.merge(keys_of(plan, p));
+  for (const auto p : plan.specs.indices()) keys.merge(keys_of(plan, p));
   return keys;
 }
 

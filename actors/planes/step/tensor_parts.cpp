@@ -16,8 +16,8 @@ constexpr std::string_view kStages = "pp";
 
 /// Checks the parts of tensors under tensor parallelism.
 core::Result<void> check_cut(const TrainingPlan& plan) {
-  for (const auto index : core::indices<core::ParameterIndex>(plan.specs.size())) {
-    const auto& spec = plan.specs[index.value];
+  for (const auto index : plan.specs.indices()) {
+    const auto& spec = plan.specs[index];
     if (spec.global_shape.empty()) continue;
     const bool has_others =
         plan.options.tensor_parallel > 1 || (spec.is_expert && plan.options.expert_parts() > 1);

@@ -18,8 +18,8 @@ void DataPlane::mark_acquired(core::BucketIndex bucket, int slot) {
   auto& s = *state_;
   auto* const order = s.order_of_trainer();
   if (order == nullptr) return;
-  if (slot < 0) s.buckets[bucket.value]->is_acquired = true;
-  const auto whole = s.plan.buckets[bucket.value].range;
+  if (slot < 0) s.buckets[bucket]->is_acquired = true;
+  const auto whole = s.plan.buckets[bucket].range;
   const auto memory =
       slot >= 0 ? s.arena.gathered(bucket, slot, whole) : s.arena.parameters(bucket, s.kept(bucket));
   order->task("use of a bucket", {{memory}, {}});
@@ -27,14 +27,14 @@ void DataPlane::mark_acquired(core::BucketIndex bucket, int slot) {
 
 void DataPlane::mark_computed(core::ParameterIndex parameter, core::Lane lane) {
   auto& s = *state_;
-  const auto bucket = s.plan.parameters[parameter.value].bucket;
+  const auto bucket = s.plan.parameters[parameter].bucket;
   if (auto* const order = s.order_of_trainer()) {
     gpu::Accesses accesses;
     for (int source = 0; source < s.program.sources(bucket); ++source)
       accesses.writes.push_back(gradient(parameter, lane, source));
     order->task("backward", accesses);
   }
-  if (s.compute) s.compute->record(s.buckets[bucket.value]->computed.get());
+  if (s.compute) s.compute->record(s.buckets[bucket]->computed.get());
 }
 
 void DataPlane::set_expert_counts(std::vector<std::int64_t> counts) {
@@ -51,8 +51,8 @@ void DataPlane::mark_read() {
   auto& s = *state_;
   if (auto* const order = s.order_of_trainer()) {
     gpu::Accesses accesses;
-    for (const auto bucket : core::indices<core::BucketIndex>(s.plan.buckets.size())) {
-      if (std::exchange(s.buckets[bucket.value]->is_acquired, false))
+    for (const auto bucket : s.plan.buckets.indices()) {
+      if (std::exchange(s.buckets[bucket]->is_acquired, false))
         accesses.reads.push_back(s.arena.parameters(bucket, s.kept(bucket)));
     }
     order->task("passes of the step", accesses);

@@ -61,17 +61,17 @@ class BucketPlanner {
  private:
   void assign_buffers() {
     plan_.parameters.resize(plan_.specs.size());
-    for (const auto index : core::indices<core::ParameterIndex>(plan_.specs.size())) {
-      const auto dtype = plan_.specs[index.value].dtype;
-      const bool trainable = plan_.specs[index.value].trainable;
+    for (const auto index : plan_.specs.indices()) {
+      const auto dtype = plan_.specs[index].dtype;
+      const bool trainable = plan_.specs[index].trainable;
       const auto& optimizer = plan_.group_of(index).optimizer;
       const auto states = trainable ? core::states_of(optimizer) : std::span<const std::string_view>{};
       const bool whole = trainable && core::traits_of(optimizer.kind).takes_matrices_only();
-      const bool is_spread = plan_.specs[index.value].is_expert && plan_.options.expert_ranks() > 1;
+      const bool is_spread = plan_.specs[index].is_expert && plan_.options.expert_ranks() > 1;
       const std::size_t domain = is_spread ? 1 : 0;
-      const auto also_sum = group_of_sum(plan_.specs[index.value], plan_.mesh);
-      const auto gathered = plan_.specs[index.value].gather_dtype;
-      const auto gradient = gradient_dtype_of(plan_.specs[index.value], plan_.options);
+      const auto also_sum = group_of_sum(plan_.specs[index], plan_.mesh);
+      const auto gathered = plan_.specs[index].gather_dtype;
+      const auto gradient = gradient_dtype_of(plan_.specs[index], plan_.options);
       auto found = std::find_if(plan_.buffers.begin(), plan_.buffers.end(), [&](const auto& b) {
         return b.dtype == dtype && b.gradient_dtype == gradient && b.trainable == trainable &&
                b.whole_matrices == whole && b.domain == domain && b.also_sum == also_sum &&
@@ -94,7 +94,7 @@ class BucketPlanner {
                                            std::optional<std::int64_t> size) const {
     std::vector<core::LayoutParameter> parameters;
     for (const auto index : members) {
-      const auto& spec = plan_.specs[index.value];
+      const auto& spec = plan_.specs[index];
       parameters.push_back({spec.elements(), spec.shared_embedding});
       if (buffer.whole_matrices) {
         parameters.back().rows = spec.shape[0];
@@ -118,7 +118,7 @@ class BucketPlanner {
   core::Result<core::BufferLayout> append(core::BufferIndex index,
                                           const std::vector<core::ParameterIndex>& members,
                                           std::optional<std::int64_t> size) {
-    auto& buffer = plan_.buffers[index.value];
+    auto& buffer = plan_.buffers[index];
     auto layout = TRY(lay_out(buffer, members, size));
     for (auto& place : layout.parameters) {
       place.start += buffer.elements;
@@ -146,8 +146,8 @@ class BucketPlanner {
       units = std::max(units, spec.unit->value + 1);
     }
     std::vector<std::vector<core::ParameterIndex>> members(units + 1);  // those without a unit come first
-    for (const auto index : core::indices<core::ParameterIndex>(plan_.specs.size())) {
-      const auto& unit = plan_.specs[index.value].unit;
+    for (const auto index : plan_.specs.indices()) {
+      const auto& unit = plan_.specs[index].unit;
       members[unit ? unit->value + 1 : 0].push_back(index);
     }
     plan_.resident_units = members[0].empty() ? 0 : 1;
@@ -171,7 +171,7 @@ class BucketPlanner {
   }
 
   core::Result<void> add_unit(std::size_t unit, const std::vector<core::ParameterIndex>& members) {
-    for (const auto buffer : core::indices<core::BufferIndex>(plan_.buffers.size())) {
+    for (const auto buffer : plan_.buffers.indices()) {
       std::vector<core::ParameterIndex> own;
       for (const auto p : members) {
         if (buffer_of_[p.value] == buffer) own.push_back(p);
@@ -192,7 +192,7 @@ class BucketPlanner {
     plan_.buckets.push_back({buffer, range, {}, static_cast<int>(unit), static_cast<int>(tensors.size())});
     tensors.push_back({.tensor_class = buffer.value,
                        .elements = range.size(),
-                       .trainable = plan_.buffers[buffer.value].trainable});
+                       .trainable = plan_.buffers[buffer].trainable});
   }
 
   template <class NumberOf>
@@ -201,8 +201,8 @@ class BucketPlanner {
     for (std::size_t i = 0; i < members.size(); ++i) {
       const auto& place = layout.parameters[i];
       const core::BucketIndex bucket = number_of(place.bucket);
-      plan_.parameters[members[i].value] = {buffer, bucket, {place.start, place.end}};
-      plan_.buckets[bucket.value].parameters.push_back(members[i]);
+      plan_.parameters[members[i]] = {buffer, bucket, {place.start, place.end}};
+      plan_.buckets[bucket].parameters.push_back(members[i]);
     }
   }
 
@@ -212,8 +212,8 @@ class BucketPlanner {
     std::vector<core::BufferLayout> layouts;
     std::vector<std::vector<std::size_t>> members;
     std::vector<std::vector<core::BucketIndex>> numbers;  // of each buffer's buckets
-    for (const auto b : core::indices<core::BufferIndex>(plan_.buffers.size())) {
-      const auto own_parameters = plan_.buffers[b.value].parameters;
+    for (const auto b : plan_.buffers.indices()) {
+      const auto own_parameters = plan_.buffers[b].parameters;
       layouts.push_back(TRY(append(b, own_parameters, bucket_size(plan_.options, plan_.data_parallel()))));
       auto& own = members.emplace_back();
       for (const auto parameter : own_parameters) own.push_back(parameter.value);
@@ -229,8 +229,8 @@ class BucketPlanner {
       const std::size_t unit = order.size() - 1 - plan_.buckets.size();
       add_bucket(core::index_at<core::BufferIndex>(buffer), {place.start, place.end}, unit);
     }
-    for (const auto b : core::indices<core::BufferIndex>(plan_.buffers.size())) {
-      assign(b, plan_.buffers[b.value].parameters, layouts[b.value],
+    for (const auto b : plan_.buffers.indices()) {
+      assign(b, plan_.buffers[b].parameters, layouts[b.value],
              [&](int bucket) { return numbers[b.value][static_cast<std::size_t>(bucket)]; });
     }
     return {};
@@ -353,7 +353,7 @@ int TrainingPlan::expert_column(core::Rank rank) const {
 }
 
 bool TrainingPlan::counts_in_norms(core::ParameterIndex parameter, core::Rank rank) const {
-  const auto& spec = specs[parameter.value];
+  const auto& spec = specs[parameter];
   const bool is_part = !spec.global_shape.empty();
   return !spec.is_copy && (is_part || mesh.first_of_group(core::GroupKind::tp, rank) == rank);
 }
@@ -364,7 +364,7 @@ bool TrainingPlan::counts_losses(core::Rank rank) const {
 }
 
 const core::Unit& TrainingPlan::unit_of(core::BucketIndex bucket) const {
-  return inputs.units[static_cast<std::size_t>(buckets[bucket.value].unit)];
+  return inputs.units[buckets[bucket].unit];
 }
 
 core::StrategyPlacements TrainingPlan::placements_of(core::BucketIndex bucket) const {
@@ -391,7 +391,7 @@ core::ElementRange TrainingPlan::held(core::TensorRole role, core::BucketIndex b
 core::ElementRange TrainingPlan::held(const core::Placements& placements, core::BucketIndex bucket,
                                       const std::vector<int>& coordinates) const {
   const auto& own = inputs.domains[domain_of(bucket)];
-  return core::part_of(buckets[bucket.value].range, placements, own.sizes,
+  return core::part_of(buckets[bucket].range, placements, own.sizes,
                        core::coordinates_in(own, domain(), coordinates));
 }
 
@@ -410,7 +410,7 @@ core::Result<TrainingPlan> plan_training(std::vector<core::ParameterSpec> specs,
                                          std::shared_ptr<core::KnownPrograms> programs) {
   TrainingPlan plan;
   plan.programs = std::move(programs);
-  plan.specs = std::move(specs);
+  plan.specs = core::List<core::ParameterIndex, core::ParameterSpec>(std::move(specs));
   plan.options = std::move(options);
   plan.world = world;
   const int data_parallel = TRY(data_parallel_of(plan.options, world));

@@ -10,6 +10,7 @@
 
 #include "core/dtype.hpp"
 #include "core/ids.hpp"
+#include "core/list.hpp"
 #include "core/optimizer/parameter_groups.hpp"
 #include "core/options/options.hpp"
 #include "core/plan/mesh.hpp"
@@ -56,11 +57,12 @@ struct TrainingBucket {
 struct TrainingPlan {
   core::TrainingOptions options;
   core::WorldSize world{1};
-  std::vector<core::ParameterSpec> specs;
+  core::List<core::ParameterIndex, core::ParameterSpec> specs;
   std::vector<core::GroupSettings> groups;  ///< that ParameterSpec::group is an index of
-  std::vector<TrainingParameter> parameters;
-  std::vector<TrainingBuffer> buffers;
-  std::vector<TrainingBucket> buckets;  ///< in the order in which backward by numbers completes them
+  core::List<core::ParameterIndex, TrainingParameter> parameters;
+  core::List<core::BufferIndex, TrainingBuffer> buffers;
+  /// In the order in which backward by numbers completes them.
+  core::List<core::BucketIndex, TrainingBucket> buckets;
   core::Mesh mesh;
   core::ProgramInputs inputs;  ///< of every rank's program
   /// Units of the program that are resident and come before those that the trainer declared; without declared
@@ -71,11 +73,9 @@ struct TrainingPlan {
   std::shared_ptr<core::KnownPrograms> programs;
 
   const core::Domain& domain() const { return inputs.domains[0]; }
-  std::size_t domain_of(core::BucketIndex bucket) const {
-    return buffers[buckets[bucket.value].buffer.value].domain;
-  }
+  std::size_t domain_of(core::BucketIndex bucket) const { return buffers[buckets[bucket].buffer].domain; }
   const core::GroupSettings& group_of(core::ParameterIndex parameter) const {
-    return groups[specs[parameter.value].group];
+    return groups[specs[parameter].group];
   }
   /// Ranks that play lanes, or pieces of lanes, of their own with the same part of the model, but for
   /// experts.
@@ -107,9 +107,7 @@ struct TrainingPlan {
   /// When several ranks compute the same loss, only one of them counts it.
   bool counts_losses(core::Rank rank) const;
   const core::Unit& unit_of(core::BucketIndex bucket) const;
-  bool is_trainable(core::BucketIndex bucket) const {
-    return buffers[buckets[bucket.value].buffer.value].trainable;
-  }
+  bool is_trainable(core::BucketIndex bucket) const { return buffers[buckets[bucket].buffer].trainable; }
   /// Those of the bucket's unit: as the table has them, but for parameters of resident units. Each
   /// rank saves what it holds of frozen parameters, and of all others what its optimizer steps.
   core::StrategyPlacements placements_of(core::BucketIndex bucket) const;

@@ -51,7 +51,7 @@ core::Result<void> DataPlane::State::open() {
   const auto slots = program.program().credits[static_cast<std::size_t>(core::Pool::parameters)];
   for (int slot = 0; slot < slots; ++slot) released.push_back(TRY(device.create_event()));
   const core::Placements all_axes(plan.inputs.placements.gradients.size(), core::Placement::flat_shard);
-  for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size()))
+  for (const auto bucket : plan.buckets.indices())
     measured.push_back(counted_in_norms(bucket, program.held(all_axes, bucket)));
 #ifdef NDEBUG
   poisons = device.kind() == gpu::DeviceKind::simulated;
@@ -87,20 +87,20 @@ void DataPlane::State::adopt(core::BucketIndex bucket, core::ElementRange part) 
   if (arena.has_own_master(bucket)) {
     const auto first = static_cast<std::size_t>(part.start - optimizer_range(bucket).start);
     const gpu::Elements master{arena.master(bucket), core::DType::f32};
-    const auto dtype = plan.buffers[plan.buckets[bucket.value].buffer.value].dtype;
+    const auto dtype = plan.buffers[plan.buckets[bucket].buffer].dtype;
     gpu::cast({arena.parameters(bucket, part), dtype},
               master.part(first, static_cast<std::size_t>(part.size())), update.get());
   }
   // A gather or a save that comes before the first update reads what is adopted here.
-  update->record(buckets[bucket.value]->updated.get());
+  update->record(buckets[bucket]->updated.get());
 }
 
 std::vector<DataPlane::State::Segment> DataPlane::State::segments(core::BucketIndex bucket,
                                                                   core::ElementRange range) const {
-  const auto& place = plan.buckets[bucket.value];
+  const auto& place = plan.buckets[bucket];
   std::vector<Segment> found;
   for (auto parameter : place.parameters) {
-    const auto& whole = plan.parameters[parameter.value].range;
+    const auto& whole = plan.parameters[parameter].range;
     core::ElementRange part{std::max(whole.start, range.start), std::min(whole.end, range.end)};
     if (part.size() <= 0) continue;
     found.push_back({part, part.start - range.start, parameter});
@@ -110,8 +110,8 @@ std::vector<DataPlane::State::Segment> DataPlane::State::segments(core::BucketIn
 
 void DataPlane::State::step_segment(core::BucketIndex bucket, const Segment& segment, const StepShard& work,
                                     std::int64_t step) {
-  const auto& place = plan.buckets[bucket.value];
-  const auto& buffer = plan.buffers[place.buffer.value];
+  const auto& place = plan.buckets[bucket];
+  const auto& buffer = plan.buffers[place.buffer];
   auto part = [&](gpu::BufferView whole) {
     return whole.bytes == 0
                ? whole
@@ -131,7 +131,7 @@ void DataPlane::State::step_segment(core::BucketIndex bucket, const Segment& seg
   std::vector<gpu::BufferView> states;
   for (std::size_t i = 0; i < buffer.states.size(); ++i)
     states.push_back(part(arena.optimizer_state(bucket, i)));
-  const auto& spec = plan.specs[segment.parameter.value];
+  const auto& spec = plan.specs[segment.parameter];
   if (!steps_missed.empty()) step -= steps_missed[segment.parameter.value];
   {
     const auto scratch = arena.optimizer_scratch();
@@ -158,7 +158,7 @@ bool DataPlane::State::clears_with_update(core::BucketIndex bucket) const {
 /// came again after that: then everything is cleared. Memory that buckets share is cleared by the first of
 /// them, since none has gradients of the next step before its own shard was stepped.
 void DataPlane::State::clear_gradients(const StepShard& work) {
-  const auto whole = plan.buckets[work.bucket.value].range;
+  const auto whole = plan.buckets[work.bucket].range;
   if (!program.reduces_each_round()) {
     const auto clear = [&](int slot, core::ElementRange range) {
       if (range.size() > 0) gpu::zero(arena.gradients(work.bucket, slot, range), update.get());
@@ -188,7 +188,7 @@ void DataPlane::State::clear_gradients(const StepShard& work) {
 }
 
 void DataPlane::State::carry_out(const StepShard& work) {
-  auto& state = *buckets[work.bucket.value];
+  auto& state = *buckets[work.bucket];
   if (work.commit) {
     auto step = state.optimizer_steps.load() + 1;
     for (const auto& segment : segments(work.bucket, optimizer_range(work.bucket)))
@@ -201,7 +201,7 @@ void DataPlane::State::carry_out(const StepShard& work) {
 }
 
 void DataPlane::State::step_shard(const StepShard& work) {
-  auto& state = *buckets[work.bucket.value];
+  auto& state = *buckets[work.bucket];
   // The step was decided by the verdict, which came after all of its collectives on their stream.
   if (compute) update->wait(read.get());
   // ParameterShards enqueue concurrently, so the tasks of two buckets may interleave.

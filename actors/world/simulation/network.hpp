@@ -13,6 +13,7 @@
 #include "actors/world/random.hpp"
 #include "actors/world/simulation/event_loop.hpp"
 #include "actors/world/transport/router.hpp"
+#include "core/list.hpp"
 
 namespace troupe::actors {
 
@@ -96,8 +97,8 @@ class SimulatedWires {
     std::chrono::nanoseconds give_up{};
   };
 
-  Host& host(core::Rank rank) { return hosts_[static_cast<std::size_t>(rank.value)]; }
-  const Host& host(core::Rank rank) const { return hosts_[static_cast<std::size_t>(rank.value)]; }
+  Host& host(core::Rank rank) { return hosts_[rank]; }
+  const Host& host(core::Rank rank) const { return hosts_[rank]; }
   void connect(core::Rank rank);
   void pump_soon(core::Rank rank);
   void pump(core::Rank rank);
@@ -119,7 +120,7 @@ class SimulatedWires {
   RandomStream delays_;
   RandomStream cuts_;
   RandomStream nonces_;
-  std::vector<Host> hosts_;
+  core::List<core::Rank, Host> hosts_;
   std::map<Router::ConnectionId, core::Rank> at_hub_;  ///< by the hub's connections
   std::uint64_t bytes_carried_ = 0;
 };

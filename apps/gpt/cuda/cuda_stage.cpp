@@ -13,6 +13,7 @@
 #include "apps/gpt/stage/engine_stage.hpp"
 #include "core/disregard.hpp"
 #include "core/errors.hpp"
+#include "core/list.hpp"
 #include "gpu/kernels.hpp"
 
 namespace troupe::apps::gpt {
@@ -88,9 +89,7 @@ class CudaStage final : public EngineStage<CudaEngine<E>> {
  private:
   using EngineStage<CudaEngine<E>>::core_;
 
-  const TokenUpload* text_at(int slot) const {
-    return uploads_.empty() ? nullptr : &uploads_[static_cast<std::size_t>(slot)];
-  }
+  const TokenUpload* text_at(int slot) const { return uploads_.empty() ? nullptr : &uploads_[slot]; }
   ExpertDesk* desk(int chunk, int slot) {
     if (desks_.empty()) return nullptr;
     return &desks_[static_cast<std::size_t>(slot) * chunks_ + static_cast<std::size_t>(chunk)];
@@ -109,11 +108,11 @@ class CudaStage final : public EngineStage<CudaEngine<E>> {
   CudaPlaces<E> places_;
   std::size_t chunks_ = 0;
   std::unique_ptr<Blas> blas_;
-  std::vector<TokenUpload> uploads_;  ///< per slot, if a chunk reads text
-  std::vector<ExpertDesk> desks_;     ///< per slot and chunk, for a model with experts
-  std::optional<LossQueue> losses_;   ///< for a stage that ends the model
-  gpu::Buffer read_logits_;           ///< pinned
-  gpu::Event copied_;                 ///< when logits have reached the host
+  core::List<int, TokenUpload> uploads_;  ///< per slot, if a chunk reads text
+  std::vector<ExpertDesk> desks_;         ///< per slot and chunk, for a model with experts
+  std::optional<LossQueue> losses_;       ///< for a stage that ends the model
+  gpu::Buffer read_logits_;               ///< pinned
+  gpu::Event copied_;                     ///< when logits have reached the host
 };
 
 template <class E>
@@ -166,7 +165,7 @@ Result<void> CudaStage<E>::forward(int chunk, PassSlots slots, const StagePass& 
           "tokens and targets have the shape given to create()");
     TRY(check_targets(text.targets, core_->vocabulary()));
     TRY(check_tokens(text.tokens, core_->vocabulary()));
-    TRY(uploads_[static_cast<std::size_t>(slots.activations)].send(text.tokens, text.targets, stream_));
+    TRY(uploads_[slots.activations].send(text.tokens, text.targets, stream_));
   }
   TRY(core_->forward(chunk, slots, this->own(pass), text_at(slots.activations),
                      desk(chunk, slots.activations)));

@@ -296,7 +296,7 @@ Result<void> RankModel::run(const core::PipelinePass& pass, PassSlots slots) {
 
 Result<void> RankModel::forward(const core::PipelinePass& done, PassSlots slots) {
   const int slot = slots.activations;
-  Batch& batch = batches_[static_cast<std::size_t>(slot)];
+  Batch& batch = batches_[slot];
   const auto [lane, index] = lanes_->place_of(done.microbatch);
   const bool has_text = begins(done.chunk) || ends(done.chunk);
   if (has_text) {
@@ -338,7 +338,7 @@ Result<void> RankModel::take_losses_before(int microbatch) {
 }
 
 Result<void> RankModel::backward(const core::PipelinePass& done, int slot) {
-  const Batch& batch = batches_[static_cast<std::size_t>(slot)];
+  const Batch& batch = batches_[slot];
   const auto [kind, microbatch, chunk] = done;
   const StepHooks hooks = adding(done, slot);
   const bool adds = kind != PassKind::backward_input;

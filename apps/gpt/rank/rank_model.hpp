@@ -27,6 +27,7 @@
 #include "apps/pipeline/runner.hpp"
 #include "apps/pipeline/session_links.hpp"
 #include "core/element_range.hpp"
+#include "core/list.hpp"
 #include "gpu/device.hpp"
 
 namespace troupe::apps::gpt {
@@ -173,7 +174,7 @@ class RankModel final : private StageWork {
   std::optional<core::Step> copy_of_;  ///< the step before which the copy was taken
   /// For the last step's passes, in nanoseconds of the device's clock.
   std::vector<std::int64_t> began_, ended_;
-  std::vector<Batch> batches_;              ///< per slot
+  core::List<int, Batch> batches_;          ///< per slot
   std::vector<const std::byte*> readable_;  ///< by place in the whole table
   std::vector<float*> gradients_;           ///< the same for each own piece, one after another
   std::vector<float> answer_;               ///< logits

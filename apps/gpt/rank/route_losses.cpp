@@ -38,7 +38,7 @@ Result<RouteLosses> RouteLosses::open(actors::Session& session, const ModelConfi
   losses.layers_ = config.layers;
   losses.pieces_ = pieces;
   losses.stage_ = cut.stage;
-  losses.cuts_ = all;
+  losses.cuts_.items() = all;
   for (int stage = 0; stage + 1 < cut.stages; ++stage)
     losses.groups_.push_back(TRY(session.group(name_of_losses(stage))));
   return losses;
@@ -57,9 +57,9 @@ Result<void> RouteLosses::begin_step(const core::PipelineSchedule& schedule) {
   for (int stage = 0; stage < stage_; ++stage) {
     for (const auto& [kind, microbatch, chunk] : schedule.passes[static_cast<std::size_t>(stage)]) {
       if (kind != core::PassKind::forward) continue;
-      const auto part = cuts_[static_cast<std::size_t>(stage)].parts[static_cast<std::size_t>(chunk)];
+      const auto part = cuts_[stage].parts[static_cast<std::size_t>(chunk)];
       // The parts of a microbatch arrive in the order of chunks.
-      receiving_[static_cast<std::size_t>(stage)][static_cast<std::size_t>(microbatch)] =
+      receiving_[stage][static_cast<std::size_t>(microbatch)] =
           TRY(group(stage).receive(gpu::view_of(place(microbatch, part)), core::DType::u8, 0));
     }
   }
@@ -68,7 +68,7 @@ Result<void> RouteLosses::begin_step(const core::PipelineSchedule& schedule) {
 
 Result<void> RouteLosses::give(const core::PipelinePass& forward, std::size_t piece,
                                std::span<const ExpertRoutes> routes) {
-  const auto part = cuts_[static_cast<std::size_t>(stage_)].parts[static_cast<std::size_t>(forward.chunk)];
+  const auto part = cuts_[stage_].parts[static_cast<std::size_t>(forward.chunk)];
   for (std::size_t layer = part.first; layer < part.end; ++layer)
     value(forward.microbatch, piece, layer) = routes[layer].loss;
   if (static_cast<std::size_t>(stage_) == groups_.size()) return {};
@@ -79,7 +79,7 @@ Result<void> RouteLosses::give(const core::PipelinePass& forward, std::size_t pi
 
 Result<double> RouteLosses::total(int microbatch, std::size_t piece, double words) {
   for (int stage = 0; stage < stage_; ++stage)
-    TRY(group(stage).wait(receiving_[static_cast<std::size_t>(stage)][static_cast<std::size_t>(microbatch)]));
+    TRY(group(stage).wait(receiving_[stage][static_cast<std::size_t>(microbatch)]));
   double all = words;
   for (std::size_t layer = 0; layer < layers_; ++layer) all += value(microbatch, piece, layer);
   return static_cast<double>(static_cast<float>(all));

@@ -7,6 +7,7 @@
 #include "actors/session/trainer_group.hpp"
 #include "apps/gpt/model/expert_activations.hpp"
 #include "apps/gpt/stage/cut.hpp"
+#include "core/list.hpp"
 #include "core/schedule/pipeline_schedule.hpp"
 
 namespace troupe::apps::gpt {
@@ -38,14 +39,15 @@ class RouteLosses {
     return values_[(static_cast<std::size_t>(microbatch) * pieces_ + piece) * layers_ + layer];
   }
   std::span<std::byte> place(int microbatch, ModelPart part);
-  actors::TrainerGroup& group(int stage) { return *groups_[static_cast<std::size_t>(stage)]; }
+  actors::TrainerGroup& group(int stage) { return *groups_[stage]; }
 
   std::size_t layers_ = 0, pieces_ = 1;
   int stage_ = 0;
-  std::vector<StageCut> cuts_;
-  std::vector<actors::TrainerGroup*> groups_;   ///< by stage, for those before the last
-  std::vector<double> values_;                  ///< by microbatch, then piece, then layer
-  std::vector<std::vector<Posted>> receiving_;  ///< on the last stage, by stage and microbatch: the last part
+  core::List<int, StageCut> cuts_;
+  core::List<int, actors::TrainerGroup*> groups_;  ///< by stage, for those before the last
+  std::vector<double> values_;                     ///< by microbatch, then piece, then layer
+  core::List<int, std::vector<Posted>>
+      receiving_;  ///< on the last stage, by stage and microbatch: the last part
   std::vector<Posted> sending_;
 };
 

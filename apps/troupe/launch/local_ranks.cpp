@@ -59,7 +59,7 @@ void LocalRanks::go_on(const Generation& generation) {
   for (int rank = 0; rank < static_cast<int>(generation.seats.size()); ++rank) {
     const auto& seat = generation.seats[static_cast<std::size_t>(rank)];
     if (seat.node != job_.place.node) continue;
-    Worker& worker = workers_[static_cast<std::size_t>(seat.slot - job_.place.first_slot)];
+    Worker& worker = workers_[seat.slot - job_.place.first_slot];
     worker.rank = rank;
     if (worker.log) worker.log->becomes(numbers_of(generation, rank));
   }
@@ -74,7 +74,7 @@ Result<std::unique_ptr<actors::Process>> LocalRanks::start(actors::ProcessPlace 
   if (error) return core::fail(core::Errc::io, "cannot make {}: {}", directory.string(), error.message());
   // What the process before it in this slot has declared does not hold for this one.
   fs::remove(member_file(job_, slot), error);
-  Worker& worker = workers_[static_cast<std::size_t>(slot)];
+  Worker& worker = workers_[slot];
   worker.generation = generation_.number;
   worker.rank = place.rank.value_or(job_.place.first_slot + slot);
   const auto numbers = place.rank ? std::optional(numbers_of(generation_, *place.rank)) : std::nullopt;
@@ -94,11 +94,11 @@ Result<std::unique_ptr<actors::Process>> LocalRanks::start(actors::ProcessPlace 
 
 void LocalRanks::withheld(int slot, int signal) {
   terminal_.say(fmt::format("rank {} does not handle {}, or not yet: it was not sent, since it would end it",
-                            workers_[static_cast<std::size_t>(slot)].rank, actors::signal_name(signal)));
+                            workers_[slot].rank, actors::signal_name(signal)));
 }
 
 void LocalRanks::woken(int slot) {
-  const Worker& worker = workers_[static_cast<std::size_t>(slot)];
+  const Worker& worker = workers_[slot];
   terminal_.say(fmt::format(
       "rank {} (pid {}) was stopped (SIGSTOP) for seconds after others had ended well; SIGCONT lets "
       "it go on",
@@ -125,7 +125,7 @@ void LocalRanks::write_failure(const std::string& failure) {
 }
 
 RankReport LocalRanks::report(int slot, const actors::Ending& ending) {
-  const Worker& ended = workers_[static_cast<std::size_t>(slot)];
+  const Worker& ended = workers_[slot];
   RankReport report{ending, job_.place.nodes > 1 ? host_name() : "", ended.pid, {}, {}, {}};
   if (ended.log) {
     for (OutputStream stream : {OutputStream::out, OutputStream::err}) ended.log->finish(stream);

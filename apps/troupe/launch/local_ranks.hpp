@@ -16,6 +16,7 @@
 #include "apps/troupe/launch/rank_log.hpp"
 #include "apps/troupe/launch/report.hpp"
 #include "apps/troupe/launch/terminal.hpp"
+#include "core/list.hpp"
 #include "core/result.hpp"
 
 namespace troupe::apps {
@@ -64,7 +65,7 @@ class LocalRanks {
   std::vector<std::string> environment_;
   Generation generation_;
   FlightRecords flight_;
-  std::vector<Worker> workers_;  ///< by slot
+  core::List<int, Worker> workers_;  ///< by slot
   OomKills oom_before_;
 };
 

@@ -212,8 +212,8 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
   if (arguments.resident_elements > 0) {
     inputs.units.push_back(unit(core::Residency::resident, arguments.resident_elements));
   }
-  inputs.units.insert(inputs.units.end(), static_cast<std::size_t>(arguments.units),
-                      unit(core::Residency::on_demand, arguments.unit_elements));
+  inputs.units.items().insert(inputs.units.end(), static_cast<std::size_t>(arguments.units),
+                              unit(core::Residency::on_demand, arguments.unit_elements));
   auto passes = TRY(stage_passes(arguments));
   auto order = TRY(unit_order(arguments));
   const auto& gradients = inputs.placements.gradients;

@@ -52,11 +52,11 @@ std::shared_ptr<LaunchQueue> FabricGroup::queue_of(int index) const {
 }
 
 bool FabricGroup::join(int index) {
-  return !std::exchange(members_[static_cast<std::size_t>(index)].joined, true);
+  return !std::exchange(members_[index].joined, true);
 }
 
 void FabricGroup::arrive(const MeetingKey& key, int index, Arrival arrival) {
-  const Member& member = members_[static_cast<std::size_t>(index)];
+  const Member& member = members_[index];
   if (member.dead) return;
   if (member.failure) return finish(index, std::move(arrival), tl::unexpected(*member.failure));
   arrival.give_up = model_->timeline.now() + arrival.operation->deadline;
@@ -98,7 +98,7 @@ std::vector<int> FabricGroup::missing(const MeetingKey& key, const Meeting& meet
   for (std::size_t place = 0; place < participants(key); ++place) {
     const int index = index_at(key, place);
     const bool is_here = meeting.arrivals[place].operation != nullptr;
-    if (!is_here || members_[static_cast<std::size_t>(index)].hung) indices.push_back(index);
+    if (!is_here || members_[index].hung) indices.push_back(index);
   }
   return indices;
 }
@@ -180,14 +180,14 @@ std::optional<FabricModel::PlannedError> FabricGroup::take_planned_error(const M
 }
 
 void FabricGroup::finish(int index, Arrival arrival, core::Result<void> result) {
-  CHECK(!members_[static_cast<std::size_t>(index)].dead, "a dead member completes nothing");
+  CHECK(!members_[index].dead, "a dead member completes nothing");
   if (!result) spoil_output(*arrival.operation);
   arrival.status->finish(std::move(result));
   arrival.completion();
 }
 
 void FabricGroup::fail(int index, Error error) {
-  Member& member = members_[static_cast<std::size_t>(index)];
+  Member& member = members_[index];
   if (member.dead || member.failure) return;
   member.failure = error;
   std::vector<Arrival> ended;
@@ -201,7 +201,7 @@ void FabricGroup::fail(int index, Error error) {
 }
 
 void FabricGroup::kill(int index) {
-  Member& member = members_[static_cast<std::size_t>(index)];
+  Member& member = members_[index];
   if (member.dead) return;
   member.dead = true;
   for (auto& [key, meeting] : meetings_) {
@@ -219,7 +219,7 @@ void FabricGroup::kill(int index) {
 }
 
 void FabricGroup::hang(int index) {
-  members_[static_cast<std::size_t>(index)].hung = true;
+  members_[index].hung = true;
   has_hung_ = true;
 }
 
@@ -257,7 +257,7 @@ Error FabricGroup::timeout_of(const MeetingKey& key, const Meeting& meeting,
   std::vector<core::Rank> silent;
   std::string who;
   for (const int index : missing(key, meeting)) {
-    if (meeting.seen[*place_of(key, index)] && !members_[static_cast<std::size_t>(index)].hung) continue;
+    if (meeting.seen[*place_of(key, index)] && !members_[index].hung) continue;
     silent.push_back(rank_of(index));
     who += fmt::format("{}{}", who.empty() ? "" : ", ", silent.back().value);
   }

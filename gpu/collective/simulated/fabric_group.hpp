@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "core/list.hpp"
 #include "gpu/collective/simulated/fabric.hpp"
 
 namespace troupe::gpu {
@@ -118,7 +119,7 @@ class FabricGroup : public std::enable_shared_from_this<FabricGroup> {
   std::shared_ptr<FabricModel> model_;
   std::string name_;
   std::vector<core::Rank> ranks_;
-  std::vector<Member> members_;
+  core::List<int, Member> members_;
   bool has_hung_ = false;  ///< any member
   Meetings meetings_;
   std::optional<std::chrono::nanoseconds> armed_;  // when the earliest timer for deadlines fires

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "core/errors.hpp"
+#include "core/list.hpp"
 #include "gpu/collective/job_failure.hpp"
 #include "gpu/collective/operations.hpp"
 #include "gpu/collective/secret.hpp"
@@ -219,7 +220,7 @@ class Introduction {
     return false;
   }
 
-  Descriptor& connection(int peer) { return connections_[static_cast<std::size_t>(peer)]; }
+  Descriptor& connection(int peer) { return connections_[peer]; }
   const Doorplate& doorplate(int peer) const { return doorplates_[static_cast<std::size_t>(peer)]; }
   core::Rank rank(int peer) const { return group_.members[static_cast<std::size_t>(peer)]; }
 
@@ -238,7 +239,7 @@ class Introduction {
       std::string said;
       if (!TRY(listen_for(attempt, kAnswerBytes, said, peer, give_up))) continue;
       const std::string numbers = number + said.substr(0, sizeof(posix::Nonce));
-      const Acquaintance& acquaintance = acquaintances_[static_cast<std::size_t>(peer)];
+      const Acquaintance& acquaintance = acquaintances_[peer];
       if (!acquaintance.is_proof(said.substr(sizeof(posix::Nonce)), "host", self_, peer, numbers)) {
         return core::fail(Errc::peer_lost,
                           "group '{}': who answers rank {} at {} is not rank {}, which must be gone or has "
@@ -357,22 +358,22 @@ class Introduction {
       caller.index = peer;
       caller.numbers = caller.said.substr(kGreetingBytes - sizeof(posix::Nonce)) + number;
       caller.said.clear();
-      const Acquaintance& acquaintance = acquaintances_[static_cast<std::size_t>(peer)];
+      const Acquaintance& acquaintance = acquaintances_[peer];
       return say(caller.connection, number + acquaintance.proof("host", peer, self_, caller.numbers));
     }
     return false;
   }
 
   bool is_proven(const Caller& caller) const {
-    const Acquaintance& acquaintance = acquaintances_[static_cast<std::size_t>(caller.index)];
-    return !connections_[static_cast<std::size_t>(caller.index)].is_open() &&
+    const Acquaintance& acquaintance = acquaintances_[caller.index];
+    return !connections_[caller.index].is_open() &&
            acquaintance.is_proof(caller.said, "caller", caller.index, self_, caller.numbers);
   }
 
   std::vector<core::Rank> silent() const {
     std::vector<core::Rank> ranks;
     for (int peer = self_ + 1; peer < size(); ++peer) {
-      if (!connections_[static_cast<std::size_t>(peer)].is_open()) ranks.push_back(rank(peer));
+      if (!connections_[peer].is_open()) ranks.push_back(rank(peer));
     }
     return ranks;
   }
@@ -402,7 +403,7 @@ class Introduction {
   const int self_;
   const Descriptor door_;
   const std::vector<Doorplate> doorplates_;
-  std::vector<Acquaintance> acquaintances_;  ///< with each member
+  core::List<int, Acquaintance> acquaintances_;  ///< with each member
   std::vector<Descriptor> connections_;
   std::vector<Caller> callers_;  // oldest first
   int turned_away_ = 0;

@@ -122,7 +122,7 @@ Result<void> Mesh::post(std::span<const Transfer> receives, std::span<const Tran
   for (const std::span<const Transfer> posted : {sends, receives}) {
     for (const Transfer& transfer : posted) {
       if (transfer.peer == kAnyMember || (transfer.bytes == 0 && transfer.words == nullptr)) continue;
-      Connection& connection = *connections_[static_cast<std::size_t>(transfer.peer)];
+      Connection& connection = *connections_[transfer.peer];
       if (connection.is_gone || connection.is_blocked || !connection.has_output()) continue;
       if (const auto moved = connection.write(); !moved) lose(connection, moved.error());
       if (failure_) return tl::unexpected(*failure_);
@@ -134,7 +134,7 @@ Result<void> Mesh::post(std::span<const Transfer> receives, std::span<const Tran
 
 Result<void> Mesh::begin(const Transfer& transfer, bool sends, std::vector<PassagePtr>& into) {
   if (transfer.words != nullptr) {
-    auto& connection = *connections_[static_cast<std::size_t>(transfer.peer)];
+    auto& connection = *connections_[transfer.peer];
     if (!connection.is_gone) connection.say(transfer.slot, *transfer.words);
   }
   if (transfer.bytes == 0) return {};
@@ -146,9 +146,7 @@ Result<void> Mesh::begin(const Transfer& transfer, bool sends, std::vector<Passa
                                                    .bytes = transfer.bytes,
                                                    .is_any = transfer.peer == kAnyMember});
   into.push_back(passage);
-  const auto connection_to = [&](int peer) -> Connection& {
-    return *connections_[static_cast<std::size_t>(peer)];
-  };
+  const auto connection_to = [&](int peer) -> Connection& { return *connections_[peer]; };
   if (sends) {
     connection_to(transfer.peer).send(std::move(passage));
     return {};
@@ -175,7 +173,7 @@ Result<void> Mesh::check_usable(int peer) {
     if (std::ranges::any_of(connections_, is_there)) return {};
     return tl::unexpected(fail_locked(nobody_left()));
   }
-  const auto& connection = connections_[static_cast<std::size_t>(peer)];
+  const auto& connection = connections_[peer];
   if (is_there(connection)) return {};
   return tl::unexpected(fail_locked(lost(peer, {Errc::peer_lost, "it was closed", {}})));
 }
@@ -392,8 +390,7 @@ Error Mesh::lost(int peer, const Error& reason) const {
       Errc::peer_lost,
       fmt::format("group '{}': {}: lost the connection to rank {} at {} ({}); abort, and make a new group "
                   "in the next epoch",
-                  group_.name, doing_, rank.value, connections_[static_cast<std::size_t>(peer)]->where(),
-                  reason.message),
+                  group_.name, doing_, rank.value, connections_[peer]->where(), reason.message),
       {rank}};
 }
 

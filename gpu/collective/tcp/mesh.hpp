@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/list.hpp"
 #include "core/result.hpp"
 #include "gpu/collective/blocking_group.hpp"
 #include "gpu/collective/group.hpp"
@@ -102,7 +103,7 @@ class Mesh final : private MovedByHub {
   const posix::Descriptor events_;  ///< epoll
   mutable std::mutex mutex_;        // guards everything below
   std::condition_variable changed_;
-  std::vector<std::unique_ptr<Connection>> connections_;  ///< none to itself
+  core::List<int, std::unique_ptr<Connection>> connections_;  ///< none to itself
   Inbox inbox_;
   std::optional<core::Error> failure_;
   std::string doing_;    ///< the last operation that was waited for

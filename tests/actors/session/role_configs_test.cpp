@@ -37,7 +37,7 @@ TEST(RoleConfigs, EveryPlanEntryHasTheOwnerTheConductorAnswers) {
     auto conductor = conductor_config(plan, program, std::chrono::seconds(1));
     ASSERT_EQ(conductor.entries.size(), program.launches().size());
     std::set<core::PlanEntryIndex> owned = {supervisor_config(plan, program, {}).verdict_entry};
-    for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size())) {
+    for (const auto bucket : plan.buckets.indices()) {
       const auto reductions = bucket_config(plan, program, bucket).rounds.back().entries;
       for (const auto entry : reductions) {
         EXPECT_TRUE(owned.insert(entry).second);

@@ -96,7 +96,7 @@ class Interpreter {
   };
 
   ElementRange range_of(int unit, const Placements& placements, const std::vector<int>& at) const {
-    const auto elements = inputs_.units[static_cast<std::size_t>(unit)].tensors[0].elements;
+    const auto elements = inputs_.units[unit].tensors[0].elements;
     return part_of({0, elements}, placements, inputs_.domains[0].sizes, at);
   }
 
@@ -166,7 +166,7 @@ class Interpreter {
 
   /// One subtree root, summed lane by lane as lane_slot and merge_after say.
   Held sum_of(int unit, LaneRange root, int piece) const {
-    const auto& tensor = inputs_.units[static_cast<std::size_t>(unit)].tensors[0];
+    const auto& tensor = inputs_.units[unit].tensors[0];
     const DType wire = inputs_.classes[tensor.tensor_class].wire;
     std::vector<Values> slots;
     for (int lane = root.first; lane < root.end(); ++lane) {
@@ -266,7 +266,7 @@ void expect_one_tree(Strategy strategy, int outer, int inner, int lanes, DType w
 
   for (int rank = 0; rank < outer * inner * pieces; ++rank) {
     for (int unit = 0; unit < 2; ++unit) {
-      const auto elements = inputs.units[static_cast<std::size_t>(unit)].tensors[0].elements;
+      const auto elements = inputs.units[unit].tensors[0].elements;
       const ElementRange part = part_of({0, elements}, inputs.placements.optimizer, inputs.domains[0].sizes,
                                         interpreter.coordinates(rank));
       Values expected;

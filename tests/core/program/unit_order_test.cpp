@@ -212,8 +212,8 @@ TEST(PlannedOrder, OfAnyKindPassesTheCheckOfAllRanks) {
                                .numerics = Numerics::ordered,
                                .elements = 1152},
                               drawn(6, seed));
-      inputs.units[static_cast<std::size_t>(seed % 6)].residency = Residency::resident;
-      inputs.units[static_cast<std::size_t>(seed * 7 % 6)].tensors.push_back({.elements = 96});
+      inputs.units[seed % 6].residency = Residency::resident;
+      inputs.units[seed * 7 % 6].tensors.push_back({.elements = 96});
       inputs.parameter_credits = 1 + static_cast<int>(seed % 4);
       inputs.gradient_credits = 1 + static_cast<int>(seed % 3);
       inputs.overlap = seed % 5 != 0;

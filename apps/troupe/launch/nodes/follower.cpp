@@ -213,7 +213,7 @@ bool Follower::has_ranks() const {
 }
 
 void Follower::exited(int slot, ExitStatus status) {
-  Process& ended = processes_[static_cast<std::size_t>(slot)];
+  Process& ended = processes_[slot];
   ended.is_running = false;
   const auto seat = std::ranges::find(generation_.seats, job_.place.first_slot + slot, &actors::Seat::slot);
   const auto rank = static_cast<int>(seat - generation_.seats.begin());

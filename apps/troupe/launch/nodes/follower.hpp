@@ -19,6 +19,7 @@
 #include "apps/troupe/launch/nodes/link.hpp"
 #include "apps/troupe/launch/nodes/secret.hpp"
 #include "apps/troupe/launch/ports.hpp"
+#include "core/list.hpp"
 
 namespace troupe::apps {
 
@@ -99,7 +100,7 @@ class Follower {
   bool has_ranks() const;
 
   Generation generation_{.number = -1, .master_addr = {}, .control_host = {}, .fence_token = {}, .seats = {}};
-  std::vector<Process> processes_;         ///< by slot
+  core::List<int, Process> processes_;     ///< by slot
   std::map<int, ReservedPort> ports_;      ///< where rank 0 may listen
   std::optional<ReservedPort> last_port_;  ///< where it does
   /// Since this launcher introduced itself with the processes that run, until it is welcome.

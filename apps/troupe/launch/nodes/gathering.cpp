@@ -54,7 +54,7 @@ void Leader::came(const std::shared_ptr<NodeLink>& link, const Hello& hello) {
   if (is_over_) return refuse(link, "the job is over", false);
   auto answer = admission_->admit(hello, link->peer_address(), clock_.now());
   if (const auto* again = std::get_if<actors::NodeAdmission::Reconnected>(&answer)) {
-    nodes_[static_cast<std::size_t>(again->node)].link->close();
+    nodes_[again->node].link->close();
     lose(again->node, "it has connected anew");
     if (is_over_) return refuse(link, "the job is over", false);
     answer = admission_->admit(hello, link->peer_address(), clock_.now());
@@ -140,8 +140,8 @@ void Leader::all_are_here() {
 }
 
 void Leader::attach(int node, const std::shared_ptr<NodeLink>& link) {
-  nodes_[static_cast<std::size_t>(node)].link = link;
-  nodes_[static_cast<std::size_t>(node)].free_ports = member(node).hello.free_ports;
+  nodes_[node].link = link;
+  nodes_[node].free_ports = member(node).hello.free_ports;
   link->set_handlers({.met = {},
                       .message = [this, node](NodeMessage message) { receive(node, std::move(message)); },
                       .lost = [this, node](const std::string& reason) { lose(node, reason); }});
@@ -160,7 +160,7 @@ void Leader::take_back(const actors::NodeAdmission::Joined& joined, const std::s
     terminal_.say(fmt::format("{} at {} is back", name_of(member(joined.node)), link->peer_address()));
   }
   attach(joined.node, link);
-  send_generation(nodes_[static_cast<std::size_t>(joined.node)], true, {});
+  send_generation(nodes_[joined.node], true, {});
   joined.is_new ? agent_->node_added({hello.ranks, hello.spares}) : agent_->node_ready(joined.node);
 }
 
@@ -174,14 +174,14 @@ void Leader::receive(int node, NodeMessage message) {
   } else if (const auto* members = std::get_if<Members>(&message)) {
     on(node, *members);
   } else if (const auto* port = std::get_if<FreePort>(&message)) {
-    nodes_[static_cast<std::size_t>(node)].free_ports.push_back(port->number);
+    nodes_[node].free_ports.push_back(port->number);
   } else if (const auto* cleared = std::get_if<Cleared>(&message)) {
     if (cleared->generation == generation_.number) agent_->node_ready(node);
   }
 }
 
 void Leader::on(int node, const Exited& exited) {
-  Node& remote = nodes_[static_cast<std::size_t>(node)];
+  Node& remote = nodes_[node];
   const auto found = remote.processes.find(exited.slot);
   if (found == remote.processes.end() || found->second.generation != exited.generation) return;
   remote.exits[exited.slot] = exited;
@@ -191,7 +191,7 @@ void Leader::on(int node, const Exited& exited) {
 }
 
 void Leader::on(int node, const NotStarted& message) {
-  Node& remote = nodes_[static_cast<std::size_t>(node)];
+  Node& remote = nodes_[node];
   const auto found = remote.processes.find(message.slot);
   if (found == remote.processes.end() || found->second.generation != message.generation) return;
   remote.processes.erase(found);
@@ -199,7 +199,7 @@ void Leader::on(int node, const NotStarted& message) {
 }
 
 void Leader::on(int node, const Members& message) {
-  Node& remote = nodes_[static_cast<std::size_t>(node)];
+  Node& remote = nodes_[node];
   const auto count = std::min({message.slots.size(), message.epochs.size(), message.states.size()});
   for (std::size_t i = 0; i < count; ++i)
     remote.members[message.slots[i]] = {core::Epoch{message.epochs[i]},
@@ -208,7 +208,7 @@ void Leader::on(int node, const Members& message) {
 }
 
 void Leader::lose(int node, const std::string& reason) {
-  Node& remote = nodes_[static_cast<std::size_t>(node)];
+  Node& remote = nodes_[node];
   remote.link.reset();
   remote.lost_because = reason;
   remote.processes.clear();
@@ -220,8 +220,8 @@ void Leader::lose(int node, const std::string& reason) {
 
 void Leader::node_gone(int node, bool ends_others) {
   const auto& of = member(node);
-  const std::string failure = fmt::format("{} at {} was lost: {}", name_of(of), of.address,
-                                          nodes_[static_cast<std::size_t>(node)].lost_because);
+  const std::string failure =
+      fmt::format("{} at {} was lost: {}", name_of(of), of.address, nodes_[node].lost_because);
   if (ends_others) return say_failure(failure);
   terminal_.say(failure);
   tell_all(Notice{failure});
@@ -270,7 +270,7 @@ void Leader::close_links() {
 }
 
 const actors::NodeTable::Member& Leader::member(int node) const {
-  return table().members()[static_cast<std::size_t>(node)];
+  return table().members()[node];
 }
 
 std::string Leader::host_of(int rank) const {

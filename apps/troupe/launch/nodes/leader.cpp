@@ -67,7 +67,7 @@ class Leader::RemoteProcess final : public actors::Process {
 
  private:
   void send(int signal, bool group) const {
-    const auto& link = leader_.nodes_[static_cast<std::size_t>(node_)].link;
+    const auto& link = leader_.nodes_[node_].link;
     if (link) link->send(Signal{generation_, slot_, signal, group});
   }
 
@@ -205,7 +205,7 @@ Result<std::unique_ptr<actors::Process>> Leader::start(actors::ProcessPlace plac
       terminal_.say(fmt::format("spare {} could not be started: {}", place.slot, started.error().message));
     return started;
   }
-  Node& remote = nodes_[static_cast<std::size_t>(node)];
+  Node& remote = nodes_[node];
   remote.processes[slot] = {generation_.number, std::move(exited)};
   remote.members.erase(slot);
   if (remote.link) remote.link->send(Start{slot, place.rank.value_or(-1)});
@@ -217,7 +217,7 @@ std::unique_ptr<actors::Process> Leader::adopt(int slot, std::function<void(Exit
   const auto& hello = member(node).hello;
   const auto at = std::ranges::find(hello.running, own_slot(slot)) - hello.running.begin();
   const int generation = hello.started[static_cast<std::size_t>(at)];
-  nodes_[static_cast<std::size_t>(node)].processes[own_slot(slot)] = {generation, std::move(exited)};
+  nodes_[node].processes[own_slot(slot)] = {generation, std::move(exited)};
   return std::make_unique<RemoteProcess>(*this, node, own_slot(slot), generation);
 }
 
@@ -228,7 +228,7 @@ void Leader::not_started(int rank, const core::Error& error) {
 std::optional<Membership> Leader::declared(int slot) const {
   const int node = node_of(slot);
   if (node == 0) return actors::declared(member_file(job_, own_slot(slot)));
-  const auto& members = nodes_[static_cast<std::size_t>(node)].members;
+  const auto& members = nodes_[node].members;
   const auto found = members.find(own_slot(slot));
   return found == members.end() ? std::nullopt : std::optional(found->second);
 }
@@ -316,7 +316,7 @@ RankReport Leader::report_of(const actors::Ending& ending) {
   const int node = node_of(ending.slot);
   if (node == 0) return local_.report(own_slot(ending.slot), ending);
   RankReport report{ending, member(node).hello.host, 0, {}, {}, {}};
-  const Node& remote = nodes_[static_cast<std::size_t>(node)];
+  const Node& remote = nodes_[node];
   if (ending.kind == actors::Ending::Kind::lost) {
     report.meaning = fmt::format("the launcher of {} at {} was lost: {}", name_of(member(node)),
                                  member(node).address, remote.lost_because);
@@ -333,7 +333,7 @@ RankReport Leader::report_of(const actors::Ending& ending) {
 
 void Leader::say_who_is_awaited() {
   for (int node = 1; node < job_.place.nodes; ++node) {
-    if (nodes_[static_cast<std::size_t>(node)].link) continue;
+    if (nodes_[node].link) continue;
     const std::string line = fmt::format("waiting for at most {} for {} to come back",
                                          in_seconds(job_.meeting.patience), name_of(member(node)));
     terminal_.say(line);

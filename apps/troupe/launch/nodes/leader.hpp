@@ -17,6 +17,7 @@
 #include "apps/troupe/launch/nodes/journal.hpp"
 #include "apps/troupe/launch/nodes/lobby.hpp"
 #include "apps/troupe/launch/ports.hpp"
+#include "core/list.hpp"
 
 namespace troupe::apps {
 
@@ -126,7 +127,7 @@ class Leader final : public actors::Gang {
   std::optional<actors::NodeAgentShell> agent_;
   std::optional<actors::NodeAdmission> admission_;   ///< none with one node
   std::map<int, std::shared_ptr<NodeLink>> guests_;  ///< by member, before the job begins
-  std::vector<Node> nodes_;                          ///< since then
+  core::List<int, Node> nodes_;                      ///< since then
   std::optional<Journal> journal_;
   std::string own_secret_;  ///< as in JobRecord
   actors::AlarmId patience_ = 0;

@@ -90,7 +90,7 @@ Result<Generation> Leader::next_generation(int number, const std::vector<int>& s
     next.control_port = ports_.back().number();
     return next;
   }
-  auto& ports = nodes_[static_cast<std::size_t>(node)].free_ports;
+  auto& ports = nodes_[node].free_ports;
   if (ports.empty())
     return core::fail(core::Errc::unavailable, "{} has said no port where rank 0 could listen",
                       name_of(member(node)));

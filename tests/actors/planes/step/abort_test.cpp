@@ -35,7 +35,7 @@ class LonelyRank {
     timeline_.run_until(timeline_.now() + std::chrono::milliseconds(1));
   }
 
-  const std::vector<PlannedLaunch>& launches() const { return plane_->program().launches(); }
+  const auto& launches() const { return plane_->program().launches(); }
 
   TrainingPlan plan = planned();
   std::vector<messages::CollectiveDone> ended;
@@ -69,7 +69,7 @@ TEST(AbortCollectives, EndsWhatRunsInEveryGroupOfTheRank) {
 
     rank.abort(reason());
 
-    const auto what = describe(rank.launches()[core::place_of(entry)]);
+    const auto what = describe(rank.launches()[entry]);
     ASSERT_EQ(rank.ended.size(), 1u) << what;
     EXPECT_EQ(rank.ended[0].entry, entry);
     EXPECT_EQ(rank.ended[0].failure, reason()) << what;
@@ -80,20 +80,18 @@ TEST(AbortCollectives, EndsWhatIsLaunchedLaterInAnyGroup) {
   LonelyRank rank;
   rank.abort(reason());
 
-  const auto count = rank.launches().size();
-  for (const auto entry : core::indices<core::PlanEntryIndex>(count)) rank.launch(entry);
+  for (const auto entry : rank.launches().indices()) rank.launch(entry);
 
-  ASSERT_EQ(rank.ended.size(), count);
+  ASSERT_EQ(rank.ended.size(), rank.launches().size());
   for (const auto& done : rank.ended) EXPECT_EQ(done.failure, reason());
 }
 
 TEST(AbortCollectives, EndsWhatIsLaunchedInGroupsThatCameLater) {
   LonelyRank rank(reason());
 
-  const auto count = rank.launches().size();
-  for (const auto entry : core::indices<core::PlanEntryIndex>(count)) rank.launch(entry);
+  for (const auto entry : rank.launches().indices()) rank.launch(entry);
 
-  ASSERT_EQ(rank.ended.size(), count);
+  ASSERT_EQ(rank.ended.size(), rank.launches().size());
   for (const auto& done : rank.ended) EXPECT_EQ(done.failure, reason());
 }
 

@@ -39,8 +39,8 @@ std::vector<float> bucket_values(std::uint32_t parameter) {
 void write_stepped_parts(Planes& planes) {
   for (std::uint32_t p = 0; p < kPublishedBuckets; ++p) {
     const auto values = bucket_values(p);
-    const auto bucket = planes.plan.parameters[p].bucket;
-    const auto start = planes.plan.parameters[p].range.start;
+    const auto bucket = planes.plan.parameters[{p}].bucket;
+    const auto start = planes.plan.parameters[{p}].range.start;
     for (int rank = 0; rank < kPublishers; ++rank) {
       const auto held = planes.plan.held(core::TensorRole::optimizer, bucket, {rank});
       const auto memory = planes[rank].parameter({p}).as<std::uint16_t>();

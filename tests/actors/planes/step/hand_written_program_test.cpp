@@ -110,7 +110,7 @@ core::Program empty_program(const TrainingPlan& plan, int rank) {
   program.placements = plan.inputs.placements;
   program.domains = plan.inputs.domains;
   program.classes = plan.inputs.classes;
-  program.units = core::fold(plan.inputs.units);
+  program.units = core::fold(plan.inputs.units.items());
   program.coordinates = {rank};
   program.lanes = 2;
   program.rounds = 1;
@@ -157,9 +157,8 @@ struct Job {
       auto& plane = *planes[static_cast<std::size_t>(rank)];
       plane.perform(PrepareBucket{{0}, {0}, {rank}, true});
       seen[rank].log.clear();
-      const auto count = plane.program().launches().size();
-      for (std::size_t i = 0; i < count; ++i)
-        plane.perform(LaunchCollective{{0}, {static_cast<std::int32_t>(i)}, i});
+      for (const auto entry : plane.program().launches().indices())
+        plane.perform(LaunchCollective{{0}, entry, core::place_of(entry)});
     }
     timeline.run_until_idle();
   }

@@ -48,7 +48,7 @@ TEST(OptimizerState, DecidesWhichParametersShareABuffer) {
   std::vector<std::vector<std::string>> members;
   for (const auto& buffer : plan.buffers) {
     auto& names = members.emplace_back();
-    for (const auto p : buffer.parameters) names.push_back(plan.specs[p.value].name);
+    for (const auto p : buffer.parameters) names.push_back(plan.specs[{p}].name);
   }
   EXPECT_THAT(members, ElementsAre(ElementsAre("muon"), ElementsAre("adamw", "adam"), ElementsAre("momentum"),
                                    ElementsAre("narrow"), ElementsAre("sgd")));
@@ -78,8 +78,8 @@ TEST(OptimizerState, OfAMuonMatrixIsOnOneRank) {
       parameters.push_back(parameter("matrix" + std::to_string(i), {10 + i, 23}, 0));
     const auto plan = plan_of(parameters, muon_and_adamw(), ranks);
 
-    for (std::size_t p = 1; p < plan.specs.size(); ++p) {
-      const auto& place = plan.parameters[p];
+    for (std::uint32_t p = 1; p < plan.specs.size(); ++p) {
+      const auto& place = plan.parameters[{p}];
       int holders = 0;
       for (int rank = 0; rank < ranks; ++rank) {
         const auto held = plan.held(core::TensorRole::optimizer, place.bucket, {rank});
@@ -88,7 +88,7 @@ TEST(OptimizerState, OfAMuonMatrixIsOnOneRank) {
         EXPECT_EQ(part, place.range.size());
         ++holders;
       }
-      EXPECT_EQ(holders, 1) << plan.specs[p].name << " on " << ranks << " ranks";
+      EXPECT_EQ(holders, 1) << plan.specs[{p}].name << " on " << ranks << " ranks";
     }
   }
 }

@@ -38,12 +38,12 @@ class Planes {
   /// The reduction of all buckets, each rank playing the lane of its number.
   void reduce() {
     for (int rank = 0; rank < plan.world.value; ++rank) {
-      for (const auto bucket : core::indices<core::BucketIndex>(plan.buckets.size()))
+      for (const auto bucket : plan.buckets.indices())
         (*this)[rank].perform(PrepareBucket{{0}, bucket, {rank}, true});
       const auto& launches = (*this)[rank].program().launches();
-      for (std::size_t i = 0; i < launches.size(); ++i) {
-        if (!launches[i].moves_gradients()) continue;
-        (*this)[rank].perform(LaunchCollective{{0}, {static_cast<std::int32_t>(i)}, i});
+      for (const auto entry : launches.indices()) {
+        if (!launches[entry].moves_gradients()) continue;
+        (*this)[rank].perform(LaunchCollective{{0}, entry, core::place_of(entry)});
       }
     }
     timeline_.run_until_idle();
@@ -53,9 +53,9 @@ class Planes {
   void publish() {
     for (int rank = 0; rank < plan.world.value; ++rank) {
       const auto& launches = (*this)[rank].program().launches();
-      for (std::size_t i = 0; i < launches.size(); ++i) {
-        if (launches[i].is_verdict() || !launches[i].publishes()) continue;
-        (*this)[rank].perform(LaunchCollective{{0}, {static_cast<std::int32_t>(i)}, i});
+      for (const auto entry : launches.indices()) {
+        if (launches[entry].is_verdict() || !launches[entry].publishes()) continue;
+        (*this)[rank].perform(LaunchCollective{{0}, entry, core::place_of(entry)});
       }
     }
     timeline_.run_until_idle();

@@ -138,9 +138,9 @@ TEST(OrderedGradients, AreSummedAsTheyCameHoweverLongSumsTake) {
   std::int64_t seen = 0;
   for (int rank = 0; rank < 4; ++rank) {
     for (std::uint32_t p = 0; p < kBucketCount; ++p) {
-      const auto& whole = planes.plan.parameters[p].range;
+      const auto& whole = planes.plan.parameters[{p}].range;
       const auto held =
-          planes.plan.held(core::TensorRole::optimizer, planes.plan.parameters[p].bucket, {rank});
+          planes.plan.held(core::TensorRole::optimizer, planes.plan.parameters[{p}].bucket, {rank});
       const auto found = planes[rank].reduced_gradient({p}).memory.as<float>();
       for (auto at = held.start; at < std::min(held.end, whole.end); ++at, ++seen) {
         const auto i = at - whole.start;

@@ -159,9 +159,9 @@ TEST(TrainingPlan, KeepsBlocksOfBlockGatheredParametersWhole) {
         const auto plan = plan_training(parameters, options, {ranks}).value();
 
         ASSERT_EQ(plan.buffers.size(), 2U) << "with and without blocks";
-        for (const std::size_t p : {1U, 2U}) {
-          const auto& place = plan.parameters[p];
-          EXPECT_EQ(plan.buffers[place.buffer.value].gathered, core::DType::f8_e4m3);
+        for (const std::uint32_t p : {1U, 2U}) {
+          const auto& place = plan.parameters[{p}];
+          EXPECT_EQ(plan.buffers[place.buffer].gathered, core::DType::f8_e4m3);
           for (int rank = 0; rank < ranks; ++rank) {
             const auto part = plan.held(core::TensorRole::optimizer, place.bucket, {rank});
             if (part.start > place.range.start && part.start < place.range.end) {
@@ -184,15 +184,15 @@ TEST(TrainingPlan, GivesDtypesTheirBuffersAndParametersTheirPlaces) {
 
   ASSERT_TRUE(plan);
   ASSERT_EQ(plan->buffers.size(), 2u);
-  EXPECT_EQ(plan->buffers[1].dtype, core::DType::bf16);
-  EXPECT_EQ(plan->buffers[1].gradient_dtype, core::DType::f32);
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const auto& place = plan->parameters[i];
-    EXPECT_EQ(place.range.size(), parameters[i].elements());
-    EXPECT_EQ(place.buffer, plan->buckets[place.bucket.value].buffer);
-    EXPECT_EQ(plan->buffers[place.buffer.value].dtype, parameters[i].dtype);
-    EXPECT_GE(place.range.start, plan->buckets[place.bucket.value].range.start);
-    EXPECT_LE(place.range.end, plan->buckets[place.bucket.value].range.end);
+  EXPECT_EQ(plan->buffers[{1}].dtype, core::DType::bf16);
+  EXPECT_EQ(plan->buffers[{1}].gradient_dtype, core::DType::f32);
+  for (const auto p : plan->parameters.indices()) {
+    const auto& place = plan->parameters[p];
+    EXPECT_EQ(place.range.size(), parameters[p.value].elements());
+    EXPECT_EQ(place.buffer, plan->buckets[place.bucket].buffer);
+    EXPECT_EQ(plan->buffers[place.buffer].dtype, parameters[p.value].dtype);
+    EXPECT_GE(place.range.start, plan->buckets[place.bucket].range.start);
+    EXPECT_LE(place.range.end, plan->buckets[place.bucket].range.end);
   }
 }
 
@@ -206,8 +206,8 @@ TEST(TrainingPlan, NumbersBucketsInBackwardOrderThoughDtypesAlternate) {
   ASSERT_TRUE(plan);
   ASSERT_EQ(plan->buckets.size(), 4u);
   for (std::uint32_t bucket = 0; bucket < 4; ++bucket) {
-    EXPECT_EQ(plan->buckets[bucket].parameters, std::vector<core::ParameterIndex>{{3 - bucket}});
-    EXPECT_EQ(plan->parameters[3 - bucket].bucket, core::BucketIndex{bucket});
+    EXPECT_EQ(plan->buckets[{bucket}].parameters, std::vector<core::ParameterIndex>{{3 - bucket}});
+    EXPECT_EQ(plan->parameters[{3 - bucket}].bucket, core::BucketIndex{bucket});
   }
 }
 
@@ -218,7 +218,7 @@ TEST(TrainingPlan, CoversEveryElementByOneOptimizerShardPerInstance) {
     auto options = eight_lanes();
     options.optimizer_instances = instances;
     auto plan = plan_training(three_parameters(), options, {4}).value();
-    for (std::uint32_t p = 0; p < plan.specs.size(); ++p) {
+    for (const auto p : plan.parameters.indices()) {
       const auto& whole = plan.parameters[p];
       std::vector<int> owners(static_cast<std::size_t>(whole.range.size()), 0);
       for (int rank = 0; rank < 4; ++rank) {
