@@ -2,39 +2,18 @@
 
 #include <iterator>
 
+#include "core/enum_names.hpp"
 #include "messages/envelope.hpp"
 #include "messages/wire/kinds.hpp"
 
 namespace troupe::messages {
 
 std::string_view name_of(Role role) noexcept {
-  switch (role) {
-    case Role::trainer:
-      return "trainer";
-    case Role::rank_supervisor:
-      return "rank_supervisor";
-    case Role::conductor:
-      return "conductor";
-    case Role::gradient_bucket:
-      return "gradient_bucket";
-    case Role::parameter_shard:
-      return "parameter_shard";
-    case Role::coordinator:
-      return "coordinator";
-    case Role::checkpoint_writer:
-      return "checkpoint_writer";
-    case Role::checkpoint_coordinator:
-      return "checkpoint_coordinator";
-    case Role::local_writer:
-      return "local_writer";
-    case Role::replica_keeper:
-      return "replica_keeper";
-    case Role::replica_coordinator:
-      return "replica_coordinator";
-    case Role::expert_group:
-      return "expert_group";
-  }
-  return "unknown";
+  static constexpr auto kNames =
+      core::enum_names<Role>("trainer", "rank_supervisor", "conductor", "gradient_bucket", "parameter_shard",
+                             "coordinator", "checkpoint_writer", "checkpoint_coordinator", "local_writer",
+                             "replica_keeper", "replica_coordinator", "expert_group");
+  return kNames[role];
 }
 
 std::string to_string(const Address& address) {

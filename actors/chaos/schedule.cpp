@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "actors/world/random.hpp"
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"
 
@@ -15,12 +16,12 @@ namespace {
 
 constexpr std::string_view kHeading = "troupe chaos 2";
 
-constexpr std::array<std::string_view, kChaosKinds> kKindNames{
-    "kill_rank",     "stop_rank",   "slow_rank",  "kill_node",   "stop_node",
-    "kill_launcher", "kill_leader", "cut_link",   "cut_one_way", "clock_jump",
-    "slow_disk",     "full_disk",   "lying_disk", "rotten_disk", "kill_in_commit"};
-constexpr std::array<std::string_view, kChaosPhases> kPhaseNames{
-    "starting", "computing", "deciding", "saving", "rebuilding", "restarting", "joining"};
+constexpr auto kKindNames =
+    core::enum_names<ChaosKind>("kill_rank", "stop_rank", "slow_rank", "kill_node", "stop_node",
+                                "kill_launcher", "kill_leader", "cut_link", "cut_one_way", "clock_jump",
+                                "slow_disk", "full_disk", "lying_disk", "rotten_disk", "kill_in_commit");
+constexpr auto kPhaseNames = core::enum_names<ChaosPhase>("starting", "computing", "deciding", "saving",
+                                                          "rebuilding", "restarting", "joining");
 
 struct SetupField {
   std::string_view name;
@@ -55,27 +56,20 @@ std::vector<std::string_view> words_of(std::string_view line) {
   return words;
 }
 
-template <class Names>
-std::optional<std::size_t> index_of(const Names& names, std::string_view name) {
-  const auto found = std::ranges::find(names, name);
-  if (found == names.end()) return std::nullopt;
-  return static_cast<std::size_t>(found - names.begin());
-}
-
 /// "fault KIND target T other O at MICROSECONDS [in PHASE NTH] lasts MICROSECONDS"
 std::optional<ChaosFault> parse_fault(const std::vector<std::string_view>& words) {
   if (words.size() < 2) return std::nullopt;
-  const auto kind = index_of(kKindNames, words[1]);
+  const auto kind = kKindNames.find(words[1]);
   if (!kind) return std::nullopt;
   ChaosFault fault;
-  fault.kind = static_cast<ChaosKind>(*kind);
+  fault.kind = *kind;
   for (std::size_t at = 2; at < words.size(); at += 2) {
     const auto name = words[at];
     if (at + 1 == words.size()) return std::nullopt;
     if (name == "in") {
-      const auto phase = index_of(kPhaseNames, words[at + 1]);
+      const auto phase = kPhaseNames.find(words[at + 1]);
       if (!phase || at + 2 >= words.size()) return std::nullopt;
-      fault.phase = static_cast<ChaosPhase>(*phase);
+      fault.phase = *phase;
       const auto nth = core::parse_number<int>(words[at + 2], {0, 1'000'000});
       if (!nth) return std::nullopt;
       fault.nth = *nth;
@@ -317,11 +311,11 @@ class Draw {
 }  // namespace
 
 std::string_view name_of(ChaosKind kind) noexcept {
-  return kKindNames[static_cast<std::size_t>(kind)];
+  return kKindNames[kind];
 }
 
 std::string_view name_of(ChaosPhase phase) noexcept {
-  return kPhaseNames[static_cast<std::size_t>(phase)];
+  return kPhaseNames[phase];
 }
 
 std::string to_text(const ChaosSchedule& schedule) {

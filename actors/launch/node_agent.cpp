@@ -7,28 +7,15 @@
 #include <csignal>
 #include <utility>
 
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::actors {
 
 std::string_view name_of(Ending::Kind kind) noexcept {
-  switch (kind) {
-    case Ending::Kind::completed:
-      return "completed";
-    case Ending::Kind::first:
-      return "first";
-    case Ending::Kind::secondary:
-      return "secondary";
-    case Ending::Kind::late:
-      return "late";
-    case Ending::Kind::stopped:
-      return "stopped";
-    case Ending::Kind::abandoned:
-      return "abandoned";
-    case Ending::Kind::lost:
-      return "lost with its node";
-  }
-  return "unknown";
+  static constexpr auto kNames = core::enum_names<Ending::Kind>("completed", "first", "secondary", "late",
+                                                                "stopped", "abandoned", "lost with its node");
+  return kNames[kind];
 }
 
 namespace {
@@ -375,19 +362,9 @@ void NodeAgentMachine::finish(int exit_code, std::string verdict, NodeEffects& e
 }
 
 std::string_view NodeAgentMachine::state() const {
-  switch (state_) {
-    case State::starting:
-      return "starting";
-    case State::watching:
-      return "watching";
-    case State::stopping:
-      return "stopping";
-    case State::waiting:
-      return "waiting";
-    case State::finished:
-      return "finished";
-  }
-  return "unknown";
+  static constexpr auto kNames =
+      core::enum_names<State>("starting", "watching", "stopping", "waiting", "finished");
+  return kNames[state_];
 }
 
 }  // namespace troupe::actors

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/checkpoint/values_text.hpp"
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/step_count.hpp"
@@ -289,19 +290,9 @@ std::vector<core::Rank> CheckpointCoordinatorMachine::missing() const {
 }
 
 std::string_view CheckpointCoordinatorMachine::state() const {
-  switch (state_) {
-    case State::idle:
-      return "idle";
-    case State::gathering:
-      return "gathering";
-    case State::preparing:
-      return "preparing";
-    case State::writing:
-      return "writing";
-    case State::committing:
-      return "committing";
-  }
-  return "idle";
+  static constexpr auto kNames =
+      core::enum_names<State>("idle", "gathering", "preparing", "writing", "committing");
+  return kNames[state_];
 }
 
 std::string CheckpointCoordinatorMachine::waiting_for() const {

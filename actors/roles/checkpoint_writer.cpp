@@ -6,6 +6,7 @@
 #include <functional>
 #include <utility>
 
+#include "core/enum_names.hpp"
 #include "core/hash.hpp"
 #include "core/indices.hpp"
 
@@ -294,27 +295,9 @@ CheckpointWriterMachine::Save* CheckpointWriterMachine::find(std::uint64_t seque
 }
 
 std::string_view CheckpointWriterMachine::state() const {
-  switch (saves_.empty() ? last_ : saves_.front().state) {
-    case State::idle:
-      return "idle";
-    case State::accepted:
-      return "accepted";
-    case State::staging:
-      return "staging";
-    case State::staged:
-      return "staged";
-    case State::written:
-      return "written";
-    case State::durable:
-      return "durable";
-    case State::committed:
-      return "committed";
-    case State::failed:
-      return "failed";
-    case State::aborted:
-      return "aborted";
-  }
-  return "idle";
+  static constexpr auto kNames = core::enum_names<State>("idle", "accepted", "staging", "staged", "written",
+                                                         "durable", "committed", "failed", "aborted");
+  return kNames[saves_.empty() ? last_ : saves_.front().state];
 }
 
 std::string CheckpointWriterMachine::waiting_for() const {

@@ -8,6 +8,8 @@
 #include <sstream>
 #include <utility>
 
+#include "core/enum_names.hpp"
+
 namespace troupe::actors {
 
 using messages::Role;
@@ -289,17 +291,8 @@ void CoordinatorMachine::tell_all(const messages::Message& message, Outbox& outb
 }
 
 std::string_view CoordinatorMachine::state() const {
-  switch (state_) {
-    case State::forming:
-      return "forming";
-    case State::running:
-      return "running";
-    case State::fenced:
-      return "fenced";
-    case State::closed:
-      return "closed";
-  }
-  return "forming";
+  static constexpr auto kNames = core::enum_names<State>("forming", "running", "fenced", "closed");
+  return kNames[state_];
 }
 
 std::string CoordinatorMachine::waiting_for() const {

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 #include "core/experts/balance.hpp"
 
@@ -268,21 +269,9 @@ std::string ExpertGroupMachine::unreturned() const {
 }
 
 std::string_view ExpertGroupMachine::state() const {
-  switch (state_) {
-    case State::idle:
-      return "idle";
-    case State::counting:
-      return "counting";
-    case State::exchanging:
-      return "exchanging";
-    case State::computing:
-      return "computing";
-    case State::combining:
-      return "combining";
-    case State::failed:
-      return "failed";
-  }
-  return "idle";
+  static constexpr auto kNames =
+      core::enum_names<State>("idle", "counting", "exchanging", "computing", "combining", "failed");
+  return kNames[state_];
 }
 
 std::string ExpertGroupMachine::waiting_for() const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::actors {
@@ -132,17 +133,8 @@ void GradientBucketMachine::refuse(std::string reason) {
 }
 
 std::string_view GradientBucketMachine::state() const {
-  switch (state_) {
-    case State::idle:
-      return "idle";
-    case State::counting:
-      return "counting";
-    case State::ready:
-      return "ready";
-    case State::reduced:
-      return "reduced";
-  }
-  return "idle";
+  static constexpr auto kNames = core::enum_names<State>("idle", "counting", "ready", "reduced");
+  return kNames[state_];
 }
 
 std::string GradientBucketMachine::waiting_for() const {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/enum_names.hpp"
+
 namespace troupe::actors {
 
 using messages::Role;
@@ -126,15 +128,8 @@ void ParameterShardMachine::publish(Outbox& outbox) {
 }
 
 std::string_view ParameterShardMachine::state() const {
-  switch (state_) {
-    case State::gathered:
-      return "gathered";
-    case State::updating:
-      return "updating";
-    case State::gathering:
-      return "gathering";
-  }
-  return "gathered";
+  static constexpr auto kNames = core::enum_names<State>("gathered", "updating", "gathering");
+  return kNames[state_];
 }
 
 std::string ParameterShardMachine::waiting_for() const {

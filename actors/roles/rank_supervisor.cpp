@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "actors/roles/plan_search.hpp"
+#include "core/enum_names.hpp"
 #include "core/hash.hpp"
 
 namespace troupe::actors {
@@ -271,19 +272,8 @@ void RankSupervisorMachine::tell_trainer(messages::Failure reason, Outbox& outbo
 }
 
 std::string_view RankSupervisorMachine::state() const {
-  switch (state_) {
-    case State::joining:
-      return "joining";
-    case State::running:
-      return "running";
-    case State::fenced:
-      return "fenced";
-    case State::leaving:
-      return "leaving";
-    case State::left:
-      return "left";
-  }
-  return "joining";
+  static constexpr auto kNames = core::enum_names<State>("joining", "running", "fenced", "leaving", "left");
+  return kNames[state_];
 }
 
 std::string RankSupervisorMachine::waiting_for() const {

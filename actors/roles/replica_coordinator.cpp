@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/enum_names.hpp"
+
 namespace troupe::actors {
 
 using core::Errc;
@@ -98,15 +100,8 @@ std::vector<int> ReplicaCoordinatorMachine::missing() const {
 }
 
 std::string_view ReplicaCoordinatorMachine::state() const {
-  switch (state_) {
-    case State::idle:
-      return "idle";
-    case State::copying:
-      return "copying";
-    case State::exchanging:
-      return "exchanging";
-  }
-  return "idle";
+  static constexpr auto kNames = core::enum_names<State>("idle", "copying", "exchanging");
+  return kNames[state_];
 }
 
 std::string ReplicaCoordinatorMachine::waiting_for() const {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/checkpoint/copy_manifest.hpp"
+#include "core/enum_names.hpp"
 #include "core/hash.hpp"
 #include "core/step_count.hpp"
 
@@ -267,25 +268,9 @@ void ReplicaKeeperMachine::on(const messages::RetrieveBegan& begun, Outbox& outb
 }
 
 std::string_view ReplicaKeeperMachine::state() const {
-  switch (state_) {
-    case State::empty:
-      return "empty";
-    case State::copying:
-      return "copying";
-    case State::copied:
-      return "copied";
-    case State::receiving:
-      return "receiving";
-    case State::held:
-      return "held";
-    case State::tidying:
-      return "tidying";
-    case State::kept:
-      return "kept";
-    case State::serving:
-      return "serving";
-  }
-  return "empty";
+  static constexpr auto kNames = core::enum_names<State>("empty", "copying", "copied", "receiving", "held",
+                                                         "tidying", "kept", "serving");
+  return kNames[state_];
 }
 
 std::string ReplicaKeeperMachine::waiting_for() const {

@@ -12,6 +12,7 @@
 #include "actors/world/exit_status.hpp"
 #include "actors/world/random.hpp"
 #include "actors/world/simulation/storage.hpp"
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 #include "core/list.hpp"
 
@@ -24,19 +25,8 @@ using Kind = JobFault::Kind;
 constexpr std::chrono::milliseconds kLongestStart{200};
 
 std::string_view name_of_kind(Kind kind) {
-  switch (kind) {
-    case Kind::kill:
-      return "kill";
-    case Kind::hang:
-      return "hang";
-    case Kind::slow:
-      return "slow";
-    case Kind::join:
-      return "join";
-    case Kind::power:
-      return "power";
-  }
-  return "";
+  static constexpr auto kNames = core::enum_names<Kind>("kill", "hang", "slow", "join", "power");
+  return kNames[kind];
 }
 
 double seconds_of(std::chrono::nanoseconds time) {

@@ -12,11 +12,11 @@
 #include <chrono>
 #include <exception>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include "actors/world/variables.hpp"
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"
 #include "core/utf8.hpp"
@@ -25,9 +25,9 @@ namespace troupe::actors {
 
 namespace {
 
-constexpr std::array<std::string_view, 6> kLevelNames{"trace", "debug", "info", "warning", "error", "off"};
-constexpr std::array<std::string_view, kSubsystems> kSubsystemNames{
-    "session", "actors", "transport", "collectives", "checkpoint", "replica", "device", "launch", "tools"};
+constexpr auto kLevelNames = core::enum_names<LogLevel>("trace", "debug", "info", "warning", "error", "off");
+constexpr auto kSubsystemNames = core::enum_names<Subsystem>(
+    "session", "actors", "transport", "collectives", "checkpoint", "replica", "device", "launch", "tools");
 
 /// spdlog's level "critical" is not used.
 spdlog::level::level_enum spdlog_level(LogLevel level) {
@@ -35,19 +35,14 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
                                 : static_cast<spdlog::level::level_enum>(static_cast<int>(level));
 }
 
-std::optional<std::size_t> place_in(std::span<const std::string_view> names, std::string_view name) {
-  const auto found = std::find(names.begin(), names.end(), name);
-  return found == names.end() ? std::nullopt : std::optional<std::size_t>(found - names.begin());
-}
-
 core::Result<LogLevel> parse_level(std::string_view text) {
-  if (const auto place = place_in(kLevelNames, text)) return static_cast<LogLevel>(*place);
+  if (const auto level = kLevelNames.find(text)) return *level;
   return core::fail(core::Errc::invalid_argument, "expected a level of {}, found {}",
                     fmt::join(kLevelNames, ", "), core::quoted_excerpt(text));
 }
 
 core::Result<Subsystem> parse_subsystem(std::string_view text) {
-  if (const auto place = place_in(kSubsystemNames, text)) return static_cast<Subsystem>(*place);
+  if (const auto subsystem = kSubsystemNames.find(text)) return *subsystem;
   return core::fail(core::Errc::invalid_argument, "expected a subsystem of {}, found {}",
                     fmt::join(kSubsystemNames, ", "), core::quoted_excerpt(text));
 }
@@ -93,7 +88,7 @@ class LineFormatter final : public spdlog::formatter {
     const auto calendar = fmt::gmtime(std::chrono::system_clock::to_time_t(seconds));
     const std::string_view subsystem(message.logger_name.data(), message.logger_name.size());
     const std::string_view sentence(message.payload.data(), message.payload.size());
-    const auto level = kLevelNames[static_cast<std::size_t>(message.level)];
+    const auto level = kLevelNames[static_cast<LogLevel>(message.level)];
     std::string line;
     if (json_) {
       nlohmann::ordered_json object;
@@ -153,11 +148,11 @@ class OutletSink final : public spdlog::sinks::base_sink<spdlog::details::null_m
 }  // namespace
 
 std::string_view name_of(LogLevel level) noexcept {
-  return kLevelNames[static_cast<std::size_t>(level)];
+  return kLevelNames[level];
 }
 
 std::string_view name_of(Subsystem of) noexcept {
-  return kSubsystemNames[static_cast<std::size_t>(of)];
+  return kSubsystemNames[of];
 }
 
 core::Result<LogLevels> parse_log_levels(std::string_view text) {
@@ -210,8 +205,8 @@ struct Log::Outlets {
       sink->set_formatter(
           std::make_unique<LineFormatter>(Speaker{options.rank, options.epoch}, options.json));
     for (std::size_t i = 0; i < kSubsystems; ++i) {
-      loggers[i] =
-          std::make_unique<spdlog::logger>(std::string(kSubsystemNames[i]), sinks.begin(), sinks.end());
+      loggers[i] = std::make_unique<spdlog::logger>(std::string(kSubsystemNames[static_cast<Subsystem>(i)]),
+                                                    sinks.begin(), sinks.end());
       loggers[i]->set_level(spdlog::level::trace);  // Log asks for the level before
       // What a process said last matters most when it is killed.
       loggers[i]->flush_on(spdlog::level::trace);

@@ -14,6 +14,7 @@
 #include "apps/command_line/say.hpp"
 #include "apps/files/text.hpp"
 #include "core/element_range.hpp"
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::apps {
@@ -79,21 +80,11 @@ bool is_unfinished(const std::string& path) {
 }  // namespace
 
 std::string_view describe(SourceForm form) noexcept {
-  switch (form) {
-    case SourceForm::troupe:
-      return "a checkpoint of Troupe";
-    case SourceForm::dcp:
-      return "a checkpoint of torch.distributed.checkpoint";
-    case SourceForm::safetensors:
-      return "safetensors files";
-    case SourceForm::torch_shards:
-      return "files of PyTorch, one per rank";
-    case SourceForm::torch_file:
-      return "a file of torch.save";
-    case SourceForm::accelerate:
-      return "a model and its optimizer as Accelerate saves them";
-  }
-  return "";
+  static constexpr auto kNames = core::enum_names<SourceForm>(
+      "a checkpoint of Troupe", "a checkpoint of torch.distributed.checkpoint", "safetensors files",
+      "files of PyTorch, one per rank", "a file of torch.save",
+      "a model and its optimizer as Accelerate saves them");
+  return kNames[form];
 }
 
 Result<Source> open_checkpoint(const std::string& path, actors::Links links, actors::Reads reads) {

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 #include "core/interop/pickle_parts.hpp"
 #include "core/utf8.hpp"
@@ -13,14 +13,14 @@
 namespace troupe::core {
 namespace {
 
-constexpr std::array<std::string_view, 14> kKindNames{"none", "boolean", "integer", "long integer", "real",
-                                                      "text", "bytes",   "list",    "tuple",        "dict",
-                                                      "set",  "global",  "object",  "persistent"};
+constexpr auto kKindNames =
+    enum_names<PickleKind>("none", "boolean", "integer", "long integer", "real", "text", "bytes", "list",
+                           "tuple", "dict", "set", "global", "object", "persistent");
 
 }  // namespace
 
 std::string_view name_of(PickleKind kind) noexcept {
-  return kKindNames[static_cast<std::size_t>(kind)];
+  return kKindNames[kind];
 }
 
 PickleDocument::Children PickleDocument::children(std::uint32_t id) const {

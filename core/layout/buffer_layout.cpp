@@ -1,9 +1,9 @@
 #include "core/layout/buffer_layout.hpp"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 #include "core/layout/arithmetic.hpp"
 #include "core/layout/validation.hpp"
@@ -11,7 +11,7 @@
 namespace troupe::core {
 namespace {
 
-constexpr std::array<std::string_view, 4> kPolicyNames{"plain", "padded", "whole_parameter", "row_aligned"};
+constexpr auto kPolicyNames = enum_names<LayoutPolicy>("plain", "padded", "whole_parameter", "row_aligned");
 
 constexpr std::int64_t kBucketAlignment = 128;
 constexpr std::int64_t kBusBandwidthAlignment = 65536;
@@ -59,13 +59,11 @@ class BucketWalk {
 }  // namespace
 
 std::string_view name_of(LayoutPolicy policy) noexcept {
-  return kPolicyNames[static_cast<std::size_t>(policy)];
+  return kPolicyNames[policy];
 }
 
 Result<LayoutPolicy> layout_policy_from_name(std::string_view name) {
-  for (std::size_t i = 0; i < kPolicyNames.size(); ++i) {
-    if (kPolicyNames[i] == name) return static_cast<LayoutPolicy>(i);
-  }
+  if (const auto policy = kPolicyNames.find(name)) return *policy;
   return fail(Errc::invalid_argument,
               "'{}' is not a layout policy; choose one of plain, padded, whole_parameter, row_aligned", name);
 }

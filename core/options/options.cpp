@@ -3,6 +3,7 @@
 #include <functional>
 #include <numeric>
 
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::core {
@@ -24,15 +25,8 @@ Result<std::vector<ShardedTensor>> ParameterSpec::stored_parts() const {
 }
 
 std::string_view name_of(LoadMode mode) noexcept {
-  switch (mode) {
-    case LoadMode::automatic:
-      return "automatic";
-    case LoadMode::read:
-      return "read";
-    case LoadMode::exchange:
-      return "exchange";
-  }
-  return "automatic";
+  static constexpr auto kNames = enum_names<LoadMode>("automatic", "read", "exchange");
+  return kNames[mode];
 }
 
 Result<void> LoadOptions::check() const {

@@ -1,18 +1,17 @@
 #include "core/plan/collective_kind.hpp"
 
-#include <array>
-#include <cstddef>
+#include "core/enum_names.hpp"
 
 namespace troupe::core {
 namespace {
 
-constexpr std::array<std::string_view, 5> kKindNames{"all_reduce", "reduce_scatter", "all_gather",
-                                                     "all_to_all", "broadcast"};
+constexpr auto kKindNames =
+    enum_names<CollectiveKind>("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast");
 
 }  // namespace
 
 std::string_view name_of(CollectiveKind kind) noexcept {
-  return kKindNames[static_cast<std::size_t>(kind)];
+  return kKindNames[kind];
 }
 
 }  // namespace troupe::core

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::core {
@@ -9,9 +10,9 @@ namespace {
 
 constexpr int kMostRanks = 1 << 20;
 
-constexpr std::array<std::string_view, kGroupKinds> kGroupNames{
-    "world", "tp",       "cp", "dp",  "pp",  "dp_cp",       "tp_pp",     "tp_dp_cp",
-    "embd",  "pos_embd", "ep", "etp", "edp", "intra_dp_cp", "intra_edp", "inter_instance"};
+constexpr auto kGroupNames =
+    enum_names<GroupKind>("world", "tp", "cp", "dp", "pp", "dp_cp", "tp_pp", "tp_dp_cp", "embd", "pos_embd",
+                          "ep", "etp", "edp", "intra_dp_cp", "intra_edp", "inter_instance");
 
 constexpr std::array<std::string_view, 5> kAxisNames{"tp", "cp", "ep", "dp", "pp"};
 
@@ -31,7 +32,7 @@ Result<void> check_divides(std::int64_t whole, std::string_view whole_is, std::i
 }  // namespace
 
 std::string_view name_of(GroupKind kind) noexcept {
-  return kGroupNames[static_cast<std::size_t>(kind)];
+  return kGroupNames[kind];
 }
 
 Mesh::Numbering Mesh::number(const std::array<Axis, 5>& order, const std::array<int, 5>& sizes) {

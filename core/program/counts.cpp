@@ -3,19 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::core {
 namespace {
 
-constexpr std::array<std::string_view, 3> kKindNames{"even", "table", "bounded"};
+constexpr auto kKindNames = enum_names<CountKind>("even", "table", "bounded");
 
 }  // namespace
 
 std::string_view name_of(CountKind kind) noexcept {
-  return kKindNames[static_cast<std::size_t>(kind)];
+  return kKindNames[kind];
 }
 
 Counts Counts::even(std::int64_t elements, std::int64_t members) {

@@ -3,15 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::core {
 namespace {
 
-constexpr std::array<std::string_view, 3> kTensorNames{"parameters", "gradients", "verdict"};
-constexpr std::array<std::string_view, kPools> kPoolNames{"parameters", "gradients"};
+constexpr auto kTensorNames = enum_names<TensorKind>("parameters", "gradients", "verdict");
+constexpr auto kPoolNames = enum_names<Pool>("parameters", "gradients");
 
 std::int64_t bytes_of(const ProgramEntry& entry) {
   return static_cast<std::int64_t>(sizeof(ProgramEntry) + entry.from.capacity() + entry.to.capacity() +
@@ -32,16 +32,16 @@ void for_each_stored(const Program& program, Visit visit) {
 }  // namespace
 
 std::string_view name_of(TensorKind kind) noexcept {
-  return kTensorNames[static_cast<std::size_t>(kind)];
+  return kTensorNames[kind];
 }
 
 std::string_view name_of(Finish finish) noexcept {
-  constexpr std::array<std::string_view, 3> kNames{"check_finite", "clip", "check_large"};
-  return kNames[static_cast<std::size_t>(finish)];
+  constexpr auto kNames = enum_names<Finish>("check_finite", "clip", "check_large");
+  return kNames[finish];
 }
 
 std::string_view name_of(Pool pool) noexcept {
-  return kPoolNames[static_cast<std::size_t>(pool)];
+  return kPoolNames[pool];
 }
 
 std::string describe(const TensorReference& tensor) {

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <optional>
 #include <type_traits>
 
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 #include "core/number.hpp"
 #include "core/program/program_fields.hpp"
@@ -22,67 +22,14 @@ using Ordered = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "troupe programs 2";
 constexpr std::string_view kPlacementLetters = "RPF";
-constexpr std::array<std::string_view, 2> kResidencies{"resident", "on_demand"};
-constexpr std::array<std::string_view, 3> kUses{"none", "forward", "forward_and_backward"};
+constexpr auto kResidencies = enum_names<Residency>("resident", "on_demand");
+constexpr auto kUses = enum_names<UnitUse>("none", "forward", "forward_and_backward");
 
 std::string_view name_of(Residency residency) {
-  return kResidencies[static_cast<std::size_t>(residency)];
+  return kResidencies[residency];
 }
 std::string_view name_of(UnitUse use) {
-  return kUses[static_cast<std::size_t>(use)];
-}
-
-/// The last enumerator of each kind; all count from 0 without a gap.
-constexpr Phase last(Phase) {
-  return Phase::next_forward;
-}
-constexpr TensorKind last(TensorKind) {
-  return TensorKind::verdict;
-}
-constexpr Pool last(Pool) {
-  return Pool::gradients;
-}
-constexpr CountKind last(CountKind) {
-  return CountKind::bounded;
-}
-constexpr CollectiveKind last(CollectiveKind) {
-  return CollectiveKind::broadcast;
-}
-constexpr Action last(Action) {
-  return Action::merged;
-}
-constexpr Queue last(Queue) {
-  return Queue::sums;
-}
-constexpr Mark last(Mark) {
-  return Mark::measured;
-}
-constexpr Place last(Place) {
-  return Place::verdict;
-}
-constexpr Finish last(Finish) {
-  return Finish::check_large;
-}
-constexpr GroupKind last(GroupKind) {
-  return static_cast<GroupKind>(kGroupKinds - 1);
-}
-constexpr DType last(DType) {
-  return DType::boolean;
-}
-constexpr Residency last(Residency) {
-  return Residency::on_demand;
-}
-constexpr UnitUse last(UnitUse) {
-  return UnitUse::forward_and_backward;
-}
-constexpr ScaleRule last(ScaleRule) {
-  return ScaleRule::expert;
-}
-constexpr LayoutPolicy last(LayoutPolicy) {
-  return LayoutPolicy::row_aligned;
-}
-constexpr Numerics last(Numerics) {
-  return Numerics::ordered;
+  return kUses[use];
 }
 
 template <class T>
@@ -181,7 +128,7 @@ class Reader {
   template <class T>
   void read_name(const Json& json, T& value) {
     const auto* text = json.get_ptr<const std::string*>();
-    for (std::size_t i = 0; text != nullptr && i <= static_cast<std::size_t>(last(T{})); ++i) {
+    for (std::size_t i = 0; text != nullptr && i < enum_count<T>(); ++i) {
       value = static_cast<T>(i);
       if (name_of(value) == *text) return;
     }

@@ -2,23 +2,22 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include "core/enum_names.hpp"
 
 namespace troupe::core {
 namespace {
 
-constexpr std::array<std::string_view, 8> kMarks{"prepared", "exchanged", "reduced", "cleared",
-                                                 "updated",  "released",  "staged",  "measured"};
-constexpr std::array<std::string_view, 2> kQueues{"stream", "sums"};
-constexpr std::array<std::string_view, 10> kPlaces{
-    "none", "kept_parameters", "full_parameters", "sums",   "full_gradients", "carried",
-    "sent", "arrived",         "blocks",          "verdict"};
-constexpr std::array<std::string_view, kActions> kActionNames{
-    "wait",         "record",      "reserve",       "carry",         "note",          "count",
-    "cut_sums",     "cut_part",    "cut_gather",    "cut_exchange",  "send",          "pack_part",
-    "pack_blocks",  "keep",        "post",          "post_blocks",   "accumulate",    "add_tree",
-    "add_in_order", "add_members", "unpack",        "unpack_blocks", "unpack_others", "round",
-    "measure",      "clear",       "write_verdict", "read_verdict",  "merged"};
+constexpr auto kMarks = enum_names<Mark>("prepared", "exchanged", "reduced", "cleared", "updated", "released",
+                                         "staged", "measured");
+constexpr auto kQueues = enum_names<Queue>("stream", "sums");
+constexpr auto kPlaces =
+    enum_names<Place>("none", "kept_parameters", "full_parameters", "sums", "full_gradients", "carried",
+                      "sent", "arrived", "blocks", "verdict");
+constexpr auto kActionNames = enum_names<Action>(
+    "wait", "record", "reserve", "carry", "note", "count", "cut_sums", "cut_part", "cut_gather",
+    "cut_exchange", "send", "pack_part", "pack_blocks", "keep", "post", "post_blocks", "accumulate",
+    "add_tree", "add_in_order", "add_members", "unpack", "unpack_blocks", "unpack_others", "round", "measure",
+    "clear", "write_verdict", "read_verdict", "merged");
 
 void append(std::string& text, const std::vector<RecipeStep>& steps) {
   for (const RecipeStep& step : steps) {
@@ -30,19 +29,19 @@ void append(std::string& text, const std::vector<RecipeStep>& steps) {
 }  // namespace
 
 std::string_view name_of(Mark mark) noexcept {
-  return kMarks[static_cast<std::size_t>(mark)];
+  return kMarks[mark];
 }
 
 std::string_view name_of(Queue queue) noexcept {
-  return kQueues[static_cast<std::size_t>(queue)];
+  return kQueues[queue];
 }
 
 std::string_view name_of(Place place) noexcept {
-  return kPlaces[static_cast<std::size_t>(place)];
+  return kPlaces[place];
 }
 
 std::string_view name_of(Action action) noexcept {
-  return kActionNames[static_cast<std::size_t>(action)];
+  return kActionNames[action];
 }
 
 std::string describe(const RecipeStep& step) {

@@ -1,20 +1,20 @@
 #include "core/program/tensor_class.hpp"
 
 #include <algorithm>
-#include <array>
 #include <tuple>
 
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::core {
 namespace {
 
-constexpr std::array<std::string_view, 2> kScaleNames{"dense", "expert"};
+constexpr auto kScaleNames = enum_names<ScaleRule>("dense", "expert");
 
 }  // namespace
 
 std::string_view name_of(ScaleRule rule) noexcept {
-  return kScaleNames[static_cast<std::size_t>(rule)];
+  return kScaleNames[rule];
 }
 
 Result<Domain> domain_of(const Mesh& mesh, ScaleRule scale, std::size_t axes) {

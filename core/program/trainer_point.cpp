@@ -3,16 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::core {
 namespace {
 
-constexpr std::array<std::string_view, 10> kPhaseNames{"round_begin", "forward",     "backward", "weights",
-                                                       "round_end",   "finish",      "commit",   "update",
-                                                       "step_end",    "next_forward"};
+constexpr auto kPhaseNames = enum_names<Phase>("round_begin", "forward", "backward", "weights", "round_end",
+                                               "finish", "commit", "update", "step_end", "next_forward");
 
 bool is_of_pass(Phase phase) {
   return phase == Phase::forward || phase == Phase::backward || phase == Phase::weights;
@@ -52,7 +51,7 @@ struct StepClock::Ordered {
 };
 
 std::string_view name_of(Phase phase) noexcept {
-  return kPhaseNames[static_cast<std::size_t>(phase)];
+  return kPhaseNames[phase];
 }
 
 bool is_of_unit(Phase phase) noexcept {

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::core {
@@ -83,17 +84,9 @@ Result<void> check(const ScheduleOptions& options) {
 }  // namespace
 
 std::string_view name_of(PassKind kind) noexcept {
-  switch (kind) {
-    case PassKind::forward:
-      return "forward";
-    case PassKind::backward:
-      return "backward";
-    case PassKind::backward_input:
-      return "backward_input";
-    case PassKind::backward_weight:
-      return "backward_weight";
-  }
-  return "";
+  static constexpr auto kNames =
+      enum_names<PassKind>("forward", "backward", "backward_input", "backward_weight");
+  return kNames[kind];
 }
 
 std::string short_name(const PipelinePass& pass, int chunks) {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 #include "gpu/collective/flight_check.hpp"
 
@@ -143,41 +144,15 @@ core::Result<RecordedRank> read_flight_record(std::span<const std::byte> bytes) 
 }
 
 std::string_view name_of(FlightPhase phase) noexcept {
-  switch (phase) {
-    case FlightPhase::joining:
-      return "joining";
-    case FlightPhase::between_steps:
-      return "between steps";
-    case FlightPhase::in_step:
-      return "in a step";
-    case FlightPhase::evaluating:
-      return "evaluating";
-    case FlightPhase::restoring:
-      return "restoring";
-    case FlightPhase::leaving:
-      return "leaving";
-    case FlightPhase::left:
-      return "left";
-  }
-  return "unknown";
+  static constexpr auto kNames = core::enum_names<FlightPhase>("joining", "between steps", "in a step",
+                                                               "evaluating", "restoring", "leaving", "left");
+  return kNames[phase];
 }
 
 std::string_view name_of(FlightState state) noexcept {
-  switch (state) {
-    case FlightState::empty:
-      return "empty";
-    case FlightState::writing:
-      return "torn";
-    case FlightState::posted:
-      return "posted";
-    case FlightState::launched:
-      return "launched";
-    case FlightState::ended:
-      return "ended";
-    case FlightState::failed:
-      return "failed";
-  }
-  return "unknown";
+  static constexpr auto kNames =
+      core::enum_names<FlightState>("empty", "torn", "posted", "launched", "ended", "failed");
+  return kNames[state];
 }
 
 }  // namespace troupe::gpu

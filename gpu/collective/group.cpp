@@ -1,5 +1,6 @@
 #include "gpu/collective/group.hpp"
 
+#include "core/enum_names.hpp"
 #include "core/errors.hpp"
 
 namespace troupe::gpu {
@@ -21,47 +22,15 @@ OperationKind kind_of(core::CollectiveKind kind) noexcept {
 }
 
 std::string_view name_of(OperationKind kind) noexcept {
-  switch (kind) {
-    case OperationKind::all_reduce:
-      return "all_reduce";
-    case OperationKind::reduce_scatter:
-      return "reduce_scatter";
-    case OperationKind::all_gather:
-      return "all_gather";
-    case OperationKind::broadcast:
-      return "broadcast";
-    case OperationKind::all_to_all:
-      return "all_to_all";
-    case OperationKind::send:
-      return "send";
-    case OperationKind::receive:
-      return "receive";
-    case OperationKind::barrier:
-      return "barrier";
-  }
-  return "unknown";
+  static constexpr auto kNames = core::enum_names<OperationKind>(
+      "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send", "receive", "barrier");
+  return kNames[kind];
 }
 
 std::string_view name_of(ReduceOp reduce) noexcept {
-  switch (reduce) {
-    case ReduceOp::sum:
-      return "sum";
-    case ReduceOp::average:
-      return "average";
-    case ReduceOp::min:
-      return "min";
-    case ReduceOp::max:
-      return "max";
-    case ReduceOp::product:
-      return "product";
-    case ReduceOp::bit_and:
-      return "bit_and";
-    case ReduceOp::bit_or:
-      return "bit_or";
-    case ReduceOp::bit_xor:
-      return "bit_xor";
-  }
-  return "unknown";
+  static constexpr auto kNames =
+      core::enum_names<ReduceOp>("sum", "average", "min", "max", "product", "bit_and", "bit_or", "bit_xor");
+  return kNames[reduce];
 }
 
 bool is_of_bits(ReduceOp reduce) noexcept {

@@ -10,6 +10,7 @@
 
 #include "apps/troupe/diagnose/comparison.hpp"
 #include "apps/troupe/diagnose/waits.hpp"
+#include "core/enum_names.hpp"
 
 namespace troupe::apps {
 
@@ -274,21 +275,9 @@ Diagnosis diagnose(const Evidence& evidence) {
 }
 
 std::string_view name_of(Kind kind) noexcept {
-  switch (kind) {
-    case Kind::nothing:
-      return "nothing";
-    case Kind::hang:
-      return "hang";
-    case Kind::mismatch:
-      return "mismatch";
-    case Kind::circle:
-      return "circle";
-    case Kind::lost:
-      return "lost";
-    case Kind::elsewhere:
-      return "elsewhere";
-  }
-  return "unknown";
+  static constexpr auto kNames =
+      core::enum_names<Kind>("nothing", "hang", "mismatch", "circle", "lost", "elsewhere");
+  return kNames[kind];
 }
 
 std::string names_of(const std::vector<Rank>& ranks) {

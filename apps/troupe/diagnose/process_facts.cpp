@@ -13,6 +13,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "core/enum_names.hpp"
 #include "posix/small_file.hpp"
 
 namespace troupe::apps {
@@ -116,19 +117,10 @@ ProcessFacts look_at_process(const posix::ProcessIdentity& process, bool with_th
 }
 
 std::string describe(ProcessFacts::State state) {
-  switch (state) {
-    case ProcessFacts::State::runs:
-      return "computes";
-    case ProcessFacts::State::sleeps:
-      return "sleeps: it waits for something";
-    case ProcessFacts::State::stopped:
-      return "is stopped (SIGSTOP, or a debugger)";
-    case ProcessFacts::State::stuck:
-      return "hangs in the kernel, which often means a disk or a device";
-    case ProcessFacts::State::gone:
-      return "is gone";
-  }
-  return "is unknown";
+  static constexpr auto kNames = core::enum_names<ProcessFacts::State>(
+      "computes", "sleeps: it waits for something", "is stopped (SIGSTOP, or a debugger)",
+      "hangs in the kernel, which often means a disk or a device", "is gone");
+  return std::string(kNames[state]);
 }
 
 Json to_json(const ProcessFacts& facts) {
