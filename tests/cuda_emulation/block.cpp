@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/context/fiber.hpp>
 #include <boost/context/fixedsize_stack.hpp>
 #include <memory>
@@ -29,8 +30,20 @@ struct Fiber {
   boost::context::fiber inside;   ///< where its threads go on; empty while they run
   boost::context::fiber outside;  ///< where the block goes on; empty unless they run
   unsigned thread = 0;            ///< that rests here
-  Group resting_for = Group::block;
-  bool is_busy = false;
+};
+
+/// The threads of a warp, or of the whole block, that come to a barrier.
+struct Gathering {
+  unsigned threads = 0;
+  unsigned done = 0;  ///< of them: have ended
+  std::vector<Fiber*> resting;
+
+  void begin(unsigned of_threads) {
+    threads = of_threads;
+    done = 0;
+    resting.clear();
+  }
+  bool is_complete() const { return !resting.empty() && resting.size() + done == threads; }
 };
 
 /// The block that runs in this thread of the host.
@@ -45,13 +58,17 @@ class Block {
     body_ = &body;
     threads_ = threads;
     next_ = 0;
-    done_.assign(threads, false);
+    block_.begin(threads);
+    warps_.resize((threads + kWarp - 1) / kWarp);
+    for (unsigned warp = 0; warp < warps_.size(); ++warp)
+      warps_[warp].begin(std::min(kWarp, threads - warp * kWarp));
+    for (auto& words : words_) words.resize(threads);
+    exchanges_.assign(threads, 0);
     shared_.resize(shared_bytes / sizeof(std::max_align_t) + 1);
     while (next_ < threads_) resume(idle_fiber());
-    while (release(Group::warp) || release(Group::block)) {
+    while (release_warps() || release(block_)) {
     }
-    CHECK(std::find(done_.begin(), done_.end(), false) == done_.end(),
-          "all threads of a warp or a block come to the same barrier");
+    CHECK(block_.done == threads_, "all threads of a warp or a block come to the same barrier");
   }
 
   void* shared() { return shared_.data(); }
@@ -59,19 +76,17 @@ class Block {
   void wait(Group group) {
     Fiber& self = *current_;
     self.thread = threadIdx.x;
-    self.resting_for = group;
+    (group == Group::block ? block_ : warps_[threadIdx.x / kWarp]).resting.push_back(&self);
     self.outside = std::move(self.outside).resume();
   }
 
   std::uint64_t exchange(std::uint64_t value, unsigned lane) {
     const unsigned first = threadIdx.x / kWarp * kWarp;
-    if (words_.size() < threads_) words_.resize(threads_);
-    words_[threadIdx.x] = value;
+    // Two in turns: who writes the next but one has met, in the next, all those who have read this one.
+    auto& words = words_[exchanges_[threadIdx.x]++ % 2];
+    words[threadIdx.x] = value;
     wait(Group::warp);
-    const std::uint64_t found = first + lane < threads_ ? words_[first + lane] : value;
-    // Nobody writes the next word before all have read this one.
-    wait(Group::warp);
-    return found;
+    return first + lane < threads_ ? words[first + lane] : value;
   }
 
  private:
@@ -81,44 +96,41 @@ class Block {
         const unsigned thread = next_++;
         threadIdx = {thread, 0, 0};
         (*body_)();
-        done_[threadIdx.x] = true;
+        ++warps_[threadIdx.x / kWarp].done;
+        ++block_.done;
       }
-      self.is_busy = false;
+      idle_.push_back(&self);
       self.outside = std::move(self.outside).resume();
     }
   }
 
   void resume(Fiber& fiber) {
     current_ = &fiber;
-    fiber.is_busy = true;
     threadIdx = {fiber.thread, 0, 0};
     fiber.inside = std::move(fiber.inside).resume();
   }
 
-  /// Lets all go on who rest for a warp, or the block, whose other threads rest there too or are done. Only
-  /// then: whoever goes on may rest again, for the next barrier.
-  bool release(Group group) {
-    std::vector<Fiber*> free;
-    for (unsigned first = 0; first < threads_; first += kWarp) {
-      const unsigned from = group == Group::block ? 0 : first;
-      const unsigned end = group == Group::block ? threads_ : std::min(threads_, first + kWarp);
-      std::vector<Fiber*> resting;
-      for (const auto& fiber : fibers_) {
-        if (fiber->is_busy && fiber->resting_for == group && fiber->thread >= from && fiber->thread < end) {
-          resting.push_back(fiber.get());
-        }
-      }
-      const auto done = static_cast<std::size_t>(std::count(done_.begin() + from, done_.begin() + end, true));
-      if (resting.size() + done == end - from) free.insert(free.end(), resting.begin(), resting.end());
-      if (group == Group::block) break;
-    }
-    for (Fiber* fiber : free) resume(*fiber);
-    return !free.empty();
+  /// Lets all go on who rest here if the others rest here too or are done. Only then: whoever goes on may
+  /// rest again, for the next barrier.
+  bool release(Gathering& gathering) {
+    if (!gathering.is_complete()) return false;
+    released_.clear();
+    std::swap(released_, gathering.resting);
+    for (Fiber* fiber : released_) resume(*fiber);
+    return true;
+  }
+
+  bool release_warps() {
+    bool any = false;
+    for (auto& warp : warps_) any = release(warp) || any;
+    return any;
   }
 
   Fiber& idle_fiber() {
-    for (const auto& fiber : fibers_) {
-      if (!fiber->is_busy) return *fiber;
+    if (!idle_.empty()) {
+      Fiber* const fiber = idle_.back();
+      idle_.pop_back();
+      return *fiber;
     }
     auto fiber = std::make_unique<Fiber>();
     fiber->inside = {std::allocator_arg, boost::context::fixedsize_stack(kStackBytes),
@@ -134,10 +146,14 @@ class Block {
   const std::function<void()>* body_ = nullptr;
   unsigned threads_ = 0;
   unsigned next_ = 0;  ///< the first thread that has not begun
-  std::vector<bool> done_;
+  Gathering block_;
+  std::vector<Gathering> warps_;
+  std::vector<Fiber*> released_;
   std::vector<std::max_align_t> shared_;
-  std::vector<std::uint64_t> words_;
+  std::array<std::vector<std::uint64_t>, 2> words_;
+  std::vector<unsigned> exchanges_;  ///< of each thread
   std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Fiber*> idle_;
   Fiber* current_ = nullptr;
   bool is_over_ = false;
 };
