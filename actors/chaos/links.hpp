@@ -18,21 +18,21 @@ namespace troupe::actors {
 /// connection up. No bytes are modelled, and no connections: who is addressed says whether it still hears.
 class HostLinks {
  public:
-  /// A peer of which nothing is heard for so long is lost (as transport and launchers have it).
+  /// A peer that is silent for so long counts as lost, as in the transport and in launchers.
   static constexpr std::chrono::seconds kSilence{5};
 
   HostLinks(EventLoop& loop, std::uint64_t seed, int hosts);
 
   void send(int from, int to, std::function<void()> deliver);
-  /// Nothing passes from one to the other, until as many calls of unblock().
+  /// Nothing passes from one to the other until unblock() was called as often.
   void block(int from, int to);
   void unblock(int from, int to);
   bool is_open(int from, int to) const { return pipe(from, to).blocks == 0; }
   bool is_open_both_ways(int one, int other) const { return is_open(one, other) && is_open(other, one); }
-  /// What waits to come from there is lost.
+  /// What that host has sent and nobody has received yet is lost.
   void forget(int from);
-  /// Calls `silent` if nothing comes from one host to the other for kSilence, once it is watched for so long;
-  /// again each time. Returns a number for unwatch().
+  /// Calls `silent` whenever nothing has come from one host to the other for kSilence, counted from this call
+  /// on. Returns a number for unwatch().
   int watch(int from, int to, std::function<void()> silent);
   void unwatch(int watch) { watches_.erase(watch); }
 

@@ -15,7 +15,7 @@ struct LauncherHello {
   std::string version;
   std::string host;
   std::string instance;      ///< unique for each launcher's process
-  std::string job;           ///< of which it was a node already, and has lost the connection; or empty
+  std::string job;           ///< in which it was a node before it lost the connection; or empty
   int node = -1;             ///< -1: any
   bool is_numbered = false;  ///< was started as this node; otherwise it got the number from the job
   std::vector<int> running;  ///< slots of processes that it has kept of that job
@@ -56,9 +56,10 @@ class NodeTable {
   void assign();
   /// In the order of nodes, after assign().
   const core::List<int, Member>& members() const { return members_; }
-  /// Ranks of all.
+  /// Ranks of all nodes together.
   int world() const;
-  /// Ranks that are left if as many nodes as may be missing are, and each of the others has its fewest.
+  /// Ranks of the smallest job that may go on: as many nodes as may be missing are missing, and each of the
+  /// others runs the fewest ranks that it may.
   int fewest_ranks() const;
 
   /// A launcher that takes the place of a lost one, after assign().
@@ -69,7 +70,7 @@ class NodeTable {
   std::string present() const;
   /// "waiting for 1 of 2 nodes; here is n1 (node 0)"
   std::string waiting() const;
-  /// What in which other launchers were started differs from this one, a line each.
+  /// The settings in which other launchers differ from this one, a line each.
   std::vector<std::string> differences() const;
 
  private:

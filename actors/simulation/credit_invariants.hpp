@@ -38,9 +38,8 @@ class CreditInvariants {
   explicit CreditInvariants(std::function<void(std::string)> violate) : violate_(std::move(violate)) {}
 
   /// What the rank's trainer reports: that it has joined with this plan, whose order of units it may have to
-  /// learn; that from now on it reads a unit's
-  /// parameters, and in backward writes its gradients; that it no longer does so; that it has no lane left in
-  /// the step; and that the step has ended.
+  /// learn; that from now on it reads a unit's parameters, and in backward writes its gradients; that it no
+  /// longer does so; that it has no lane left in the step; and that the step has ended.
   void joined(core::Rank rank, const TrainingPlan& plan, bool learns_order = false);
   /// Reports that the plan's order of units was learned, before the first step.
   void learned(core::Rank rank);

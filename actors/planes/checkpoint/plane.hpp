@@ -39,7 +39,7 @@ class CheckpointPlane {
     core::Retention retention;
     std::function<void(messages::Envelope)> post;       ///< from any thread; must not block
     std::function<void(std::function<void()>)> run_io;  ///< one job after another
-    /// A job that this role asked for has thrown.
+    /// Called when a job that this role asked for has thrown.
     std::function<void(messages::Role asker, std::string what)> blame;
     Logger log;  ///< what is not worth a failure
   };
