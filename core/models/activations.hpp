@@ -45,6 +45,12 @@ struct ActivationBytes {
   std::int64_t transient = 0;  ///< gradients in flight, which layers share; the layer being recomputed
 
   std::int64_t total() const { return layers + head + transient; }
+  ActivationBytes& operator*=(std::int64_t pieces) {
+    layers *= pieces;
+    head *= pieces;
+    transient *= pieces;
+    return *this;
+  }
 };
 
 /// Counts what backward reads, following Korthikanti et al. 2022 (Reducing Activation Recomputation in Large

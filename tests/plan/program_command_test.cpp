@@ -5,6 +5,7 @@
 #include "apps/troupe/plan/program_inputs.hpp"
 #include "apps/troupe/plan/program_report.hpp"
 #include "core/program/launch_cursor.hpp"
+#include "core/program/memory.hpp"
 #include "core/program/plan_program.hpp"
 
 namespace troupe::apps {
@@ -135,6 +136,20 @@ TEST(PlanProgramCommand, LetsSeveralRanksShareALane) {
   wrong.context_parallel = 3;
   EXPECT_EQ(report_check(wrong).error().message,
             "--context-parallel 3 does not divide 4 ranks; choose a number from 1 that does");
+}
+
+TEST(PlanProgramCommand, LetsARankHaveSeveralPiecesOfALane) {
+  ProgramArguments job{
+      .strategy = "zero1", .ranks = 4, .rounds = 3, .context_parallel = 2, .context_pieces = 8, .units = 1};
+  EXPECT_TRUE(report_check(job));
+
+  const auto slots = [](const ProgramArguments& arguments) {
+    return core::memory_of(core::plan_program(program_inputs(arguments).value(), {0}).value()).gradients;
+  };
+  const auto several = slots(job);
+  job.context_pieces = 2;
+
+  EXPECT_EQ(several, 4 * slots(job)) << "each of four pieces has sums of its own";
 }
 
 TEST(PlanCheckCommand, LetsAHundredThousandRanksPass) {

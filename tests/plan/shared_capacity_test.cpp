@@ -41,6 +41,7 @@ struct SharedJob {
   int context = 1;
   int expert_tensor = 0;
   int slices = 0;  ///< of each layer; 0: as many as ranks share it
+  int pieces = 0;  ///< of each sequence; 0: as many as ranks share it
 };
 
 const SharedJob kSharedJobs[] = {
@@ -59,6 +60,8 @@ const SharedJob kSharedJobs[] = {
     {"Qwen3-30B-A3B", 1, false, 4, 2, 1, "1f1b", 1, 2},
     {"Qwen3-8B", 1, false, 1, 1, 1, "1f1b", 1, 0, 8},
     {"Qwen3-8B", 2, true, 1, 2, 1, "1f1b", 1, 0, 4},
+    {"Qwen3-8B", 1, false, 1, 1, 1, "1f1b", 1, 0, 0, 2},
+    {"Qwen3-8B", 2, true, 1, 1, 1, "1f1b", 2, 0, 4, 8},
 };
 
 CapacityArguments arguments_of(const SharedJob& job) {
@@ -67,6 +70,7 @@ CapacityArguments arguments_of(const SharedJob& job) {
   arguments.program = {.ranks = 8,
                        .rounds = 4,
                        .context_parallel = job.context,
+                       .context_pieces = job.pieces,
                        .stages = job.stages,
                        .schedule = job.schedule,
                        .chunks = job.chunks,
@@ -89,6 +93,7 @@ gpt::TrainerOptions trainer_options(const SharedJob& job, const CapacityArgument
   training.lanes = arguments.program.lanes();
   training.tensor_parallel = job.tensor;
   training.context_parallel = job.context;
+  training.context_pieces = job.pieces;
   training.expert_parallel = job.experts;
   training.expert_tensor_parallel = job.expert_tensor;
   training.pipeline_parallel = job.stages;
@@ -180,16 +185,18 @@ TEST(PlanSharedCapacity, HasTheActivationsOfTheReferenceTrainer) {
 
     const auto plan = capacity_plan(arguments).value();
     for (const auto& stage : plan.stages) {
-      gpt::StageShape shape{.batch = {2, 512 / static_cast<std::size_t>(job.context)},
-                            .share = gpt::share_of(options, {0}),
-                            .context_parallel = static_cast<std::size_t>(job.context)};
+      const auto& training = options.session.training;
+      const auto pieces = static_cast<std::size_t>(training.pieces_of_lane());
+      gpt::StageShape shape{
+          .batch = {2, 512 / pieces}, .share = gpt::share_of(options, {0}), .context_parallel = pieces};
       if (job.stages > 1)
         shape.slots = StageRunner(schedule_of(arguments.program).value(), stage.stage).slots();
-      const auto need = static_cast<double>(
-          gpt::stage_bytes(options.model, cut_of(options, stage.stage), shape, {}, gpu::DeviceKind::host));
+      const auto piece =
+          gpt::stage_bytes(options.model, cut_of(options, stage.stage), shape, {}, gpu::DeviceKind::host);
+      const auto need = static_cast<double>(piece) * training.own_pieces();
 
       EXPECT_NEAR(static_cast<double>(stage.activations.total()) / need, 1, 1e-4)
-          << job.model << " tensor " << job.tensor << " stage " << stage.stage;
+          << job.model << " tensor " << job.tensor << " stage " << stage.stage << " pieces " << pieces;
     }
   }
 }
@@ -217,6 +224,30 @@ TEST(PlanSharedCapacity, SendsWhatTheTrainerCounts) {
   EXPECT_EQ(launches["tensor"], 64);
   EXPECT_EQ(bytes["pipeline"], 16'384);
   EXPECT_EQ(bytes["verdict"], 2'280);
+}
+
+/// What `gpt` counted on four real ranks: as above, but not tied, two ranks to a layer and two to a sequence.
+TEST(PlanSharedCapacity, SendsWhatTheTrainerCountsForPieces) {
+  const tests::ScratchFolder folder;
+  std::ofstream(folder.path("config.json")) << R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 16,
+    "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "num_key_value_heads": 2,
+    "head_dim": 8, "max_position_embeddings": 16, "vocab_size": 256, "tie_word_embeddings": false,
+    "rms_norm_eps": 1e-5, "hidden_act": "silu", "model_type": "llama", "torch_dtype": "float32"})";
+  const auto context_of = [&](const std::string& pieces) {
+    const auto run = run_plan("capacity --model " + folder.path("config.json") +
+                              " --ranks 2 --rounds 4 --tensor-parallel 2 --context-parallel 2 --sequences 4 "
+                              "--length 16 --dtype f32 --strategy zero1 --json --context-pieces " +
+                              pieces);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    std::pair<std::int64_t, std::int64_t> found;
+    const auto json = Json::parse(run.out);
+    for (const auto& one : json["strategies"][0]["communicators"])
+      if (one["axis"] == "context") found = {one["sent_bytes"], one["launches"]};
+    return found;
+  };
+
+  EXPECT_EQ(context_of("2"), (std::pair<std::int64_t, std::int64_t>(49'152, 48)));
+  EXPECT_EQ(context_of("4"), (std::pair<std::int64_t, std::int64_t>(65'536, 48)));
 }
 
 /// Tensor-parallel ranks are neighbours; ranks with the same experts are as far apart as experts are spread.
@@ -268,6 +299,12 @@ TEST(PlanSharedCapacity, SaysWhatCannotBeShared) {
        "7 expert-tensor-parallel ranks do not divide the 768 of"},
       {"Qwen3-8B", "--stages 37", "37 stages of 1 chunks need as many layers, and the model has 36"},
       {"Qwen3-8B", "--stages 2 --stage 1", "--stage"},
+      {"Qwen3-8B", "--context-pieces 3", "--context-pieces 3 cuts a sequence in 6 runs of tokens"},
+      {"Qwen3-8B", "--context-parallel 4 --context-pieces 2",
+       "--context-pieces 2 are not shared evenly by --context-parallel 4"},
+      {"Qwen3-8B", "--context-pieces 2 --stages 2", "only with one stage"},
+      {"Qwen3-8B", "--context-pieces 2 --numerics fast", "only with one stage and --numerics ordered"},
+      {"Qwen3-30B-A3B", "--context-pieces 2 --expert-parallel 2", "cannot distribute experts yet"},
       {"Qwen3-8B", "--ranks 1048576 --tensor-parallel 8", "1048576 ranks for each of 8 parts of the model"},
   };
   for (const auto& [model, arguments, message] : refusals) {

@@ -69,7 +69,8 @@ class Traffic {
     const auto each = static_cast<double>(n - 1) / static_cast<double>(n) * stream_bytes();
     const auto share = static_cast<double>(n - 1) / static_cast<double>(n);
     const auto [sums, bytes] = tensor_gradients();
-    add("tensor", n, 1, halves + 2 * sums, n - 1, static_cast<double>(halves) * each + 2 * share * bytes);
+    add("tensor", n, 1, work_.pieces * (halves + 2 * sums), n - 1,
+        static_cast<double>(work_.pieces) * (static_cast<double>(halves) * each + 2 * share * bytes));
   }
 
   /// The sums of gradients of which each rank has a term, and their bytes: of norms and biases of sums by the
@@ -100,15 +101,16 @@ class Traffic {
   }
 
   void add_context() {
-    const auto n = shape_.context_parallel;
+    const auto n = shape_.context_parallel / work_.pieces;
     if (n == 1) return;
     const auto& config = model_.transformer;
     const auto width = config.kv_channels.value_or(config.hidden_size / config.num_attention_heads);
     const auto keys =
         config.num_query_groups.value_or(config.num_attention_heads) * width / axes_.tensor_parallel;
-    const auto launches = layers() * (shape_.recompute ? 8 : 6);
-    const double each = static_cast<double>((n - 1) * keys) * tokens() * element();
-    add("context", n, axes_.tensor_parallel, launches, n - 1, static_cast<double>(launches) * each);
+    const auto gathers = layers() * (shape_.recompute ? 6 : 4), sums = layers() * 2;
+    const double each = static_cast<double>((n - 1) * keys * work_.pieces) * tokens() * element();
+    add("context", n, axes_.tensor_parallel, gathers + sums, n - 1,
+        static_cast<double>(gathers + sums * work_.pieces) * each);
   }
 
   void add_expert() {

@@ -27,6 +27,7 @@ struct StageWorkload {
   std::int64_t ranks = 1;   ///< of the same part of the model
   std::int64_t rounds = 1;  ///< microbatches
   bool is_ordered = true;   ///< numerics
+  std::int64_t pieces = 1;  ///< of each sequence, on this rank: MicrobatchShape::context_parallel counts all
   std::vector<core::LayerChunk> layers;
 };
 
@@ -38,7 +39,8 @@ struct StageWorkload {
 ///                is two halves, before and after the layer's part, and backward gathers a layer's inputs
 ///                again: 2 (n - 1) / n S more
 ///     context    in a layer keys and values are gathered forward and backward, and their gradients summed:
-///                6 (n - 1) N K b
+///                6 (n - 1) N K b; a rank with p pieces of a sequence gives p terms of each gradient,
+///                (4 + 2 p) (n - 1) N K b
 ///     expert     in a layer with experts 4 exchanges, each of (n - 1) / n K' S where tokens go to all
 ///                ranks alike
 ///     pipeline   S for each boundary of a chunk, forward and backward; of a tied embedding the first stage

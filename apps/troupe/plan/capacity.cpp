@@ -83,6 +83,7 @@ Result<CapacityStage> stage_of(const PlannedModel& model, const CapacityPlan& pl
   found.tensors = TRY(core::stage_tensors(model.config, model.tensors, program.axes(), stage));
   if (program.stages == 1) {
     found.activations = core::activation_bytes(model.config, plan.microbatch);
+    found.activations *= program.own_pieces();
     return found;
   }
   const auto slots = StageRunner(TRY(schedule_of(program)), stage).slots();
@@ -137,11 +138,12 @@ Result<void> take_model(const PlannedModel& model, CapacityPlan& plan) {
                       "--tensor-parallel or --stages",
                       shared.ranks, parts, kMostRanks);
   }
-  const int cp = arguments.program.context_parallel;
-  if (cp > 1 && arguments.length % (2 * cp) != 0) {
+  const int pieces = arguments.program.pieces_of_lane();
+  if (pieces > 1 && arguments.length % (2 * pieces) != 0) {
     return core::fail(Errc::invalid_argument,
-                      "--context-parallel {} cuts a sequence in {} pieces, which do not divide --length {}",
-                      cp, 2 * cp, arguments.length);
+                      "--context-{} {} cuts a sequence in {} runs of tokens, which do not divide --length {}",
+                      arguments.program.context_pieces > 0 ? "pieces" : "parallel", pieces, 2 * pieces,
+                      arguments.length);
   }
   plan.model = fmt::format("{} of {} layers", core::facts_of(model.config.architecture).name,
                            model.config.transformer.num_layers);
@@ -154,7 +156,7 @@ Result<void> take_model(const PlannedModel& model, CapacityPlan& plan) {
                      .dtype = dtype,
                      .recompute = arguments.recompute,
                      .keep_probabilities = arguments.keep_probabilities,
-                     .context_parallel = cp,
+                     .context_parallel = pieces,
                      .tensor_parallel = arguments.program.tensor_parallel,
                      .sequence_parallel = arguments.program.sequence_parallel,
                      .slices = slices};
@@ -200,10 +202,10 @@ Result<Capacity> capacity_of(const CapacityPlan& plan, const std::optional<Plann
                                  stage.tensors.units.back().second));
     found.stage = stage.stage;
     found.activations = stage.activations.total();
-    found.traffic =
-        traffic_of(model->config, plan.microbatch, arguments.axes(),
-                   {arguments.ranks, arguments.rounds, arguments.numerics == "ordered", stage.tensors.layers},
-                   plan.links);
+    found.traffic = traffic_of(model->config, plan.microbatch, arguments.axes(),
+                               {arguments.ranks, arguments.rounds, arguments.numerics == "ordered",
+                                arguments.own_pieces(), stage.tensors.layers},
+                               plan.links);
     if (!most || found.total() > most->total()) most = std::move(found);
   }
   if (!model) most = TRY(capacity_of(plan, one, TRY(program_inputs(arguments)), plan.units));

@@ -123,6 +123,7 @@ Json json_of(const CapacityPlan& plan) {
             {"ranks", program.ranks},
             {"rounds", program.rounds},
             {"context_parallel", program.context_parallel},
+            {"context_pieces", program.pieces_of_lane()},
             {"tensor_parallel", program.tensor_parallel},
             {"sequence_parallel", program.sequence_parallel},
             {"tensor_slices", program.tensor_slices == 0 ? program.tensor_parallel : program.tensor_slices},
@@ -159,7 +160,9 @@ std::string describe(const core::Link& link) {
 
 std::string sharing(const ProgramArguments& program) {
   const int cp = program.context_parallel;
-  return cp == 1 ? "" : fmt::format(", {} of them to a sequence", cp);
+  auto text = cp == 1 ? "" : fmt::format(", {} of them to a sequence", cp);
+  if (program.own_pieces() > 1) text += fmt::format(", {} pieces of each on a rank", program.own_pieces());
+  return text;
 }
 
 /// How ranks share the model.

@@ -81,6 +81,11 @@ void add_job(CLI::App& command, ProgramArguments& job) {
   add_number(command, "--context-parallel", job.context_parallel, kRanks,
              "Neighbouring ranks that share each microbatch, each with a part of its sequences")
       ->capture_default_str();
+  add_number(
+      command, "--context-pieces", job.context_pieces, {0, 1 << 20},
+      "Pieces of each sequence, of which a rank may compute several, each with gradients of its own; 0: "
+      "one on each of the ranks that share it")
+      ->capture_default_str();
   add_number(command, "--stages", job.stages, {1, 1024},
              "Pipeline stages; --ranks and --units count those of one stage")
       ->capture_default_str();

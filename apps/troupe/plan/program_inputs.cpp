@@ -33,6 +33,7 @@ core::Result<core::TrainingOptions> training_options(const ProgramArguments& arg
   training.numerics = TRY(core::numerics_from_name(arguments.numerics));
   training.lanes = arguments.lanes();
   training.context_parallel = arguments.context_parallel;
+  training.context_pieces = arguments.context_pieces;
   training.tensor_parallel = arguments.tensor_parallel;
   training.expert_parallel = arguments.expert_parallel;
   training.expert_tensor_parallel = arguments.expert_tensor_parallel;
@@ -48,11 +49,23 @@ core::Result<core::TrainingOptions> training_options(const ProgramArguments& arg
 }
 
 core::Result<void> check_sharing(const ProgramArguments& arguments) {
-  const int cp = arguments.context_parallel;
-  if (cp >= 1 && arguments.ranks % cp == 0) return {};
-  return core::fail(core::Errc::invalid_argument,
-                    "--context-parallel {} does not divide {} ranks; choose a number from 1 that does", cp,
-                    arguments.ranks);
+  const int cp = arguments.context_parallel, pieces = arguments.pieces_of_lane();
+  if (cp < 1 || arguments.ranks % cp != 0) {
+    return core::fail(core::Errc::invalid_argument,
+                      "--context-parallel {} does not divide {} ranks; choose a number from 1 that does", cp,
+                      arguments.ranks);
+  }
+  if (pieces % cp != 0) {
+    return core::fail(core::Errc::invalid_argument,
+                      "--context-pieces {} are not shared evenly by --context-parallel {}; choose a multiple "
+                      "of it, or 0",
+                      pieces, cp);
+  }
+  if (pieces == cp || (arguments.stages == 1 && arguments.numerics == "ordered")) return {};
+  return core::fail(core::Errc::unavailable,
+                    "--context-pieces {} with --context-parallel {}: ranks have several pieces only with one "
+                    "stage and --numerics ordered; use these, or --context-parallel {}",
+                    pieces, cp, pieces);
 }
 
 core::Result<std::optional<core::DType>> gather_dtype(const ProgramArguments& arguments) {
@@ -176,6 +189,7 @@ core::Result<core::ProgramInputs> program_inputs(const ProgramArguments& argumen
   auto inputs = TRY(core::inputs_of(strategy, mesh));
   inputs.numerics = TRY(core::numerics_from_name(arguments.numerics));
   inputs.lanes = arguments.lanes();
+  inputs.pieces = {arguments.pieces_of_lane(), arguments.own_pieces()};
   const auto optimizer = TRY(optimizer_settings(arguments.optimizer));
   const auto gradient = TRY(core::dtype_from_name(arguments.gradient_dtype));
   const auto wire = TRY(core::dtype_from_name(arguments.wire_dtype));

@@ -33,6 +33,7 @@ struct ProgramArguments {
   int outer = 1;             ///< length of the outer data-parallel axis
   int rounds = 1;            ///< microbatches of each rank
   int context_parallel = 1;  ///< of the ranks, so many share each lane
+  int context_pieces = 0;    ///< of each lane, of which a rank may have several; 0: context_parallel
   int stages = 1;            ///< of a pipeline, of one of which the ranks and units are
   int stage = 0;
   std::string schedule = "1f1b";
@@ -62,6 +63,8 @@ struct ProgramArguments {
   int expert_tensor_parallel = 0;  ///< 0: tensor_parallel
 
   int lanes() const { return ranks / context_parallel * rounds; }
+  int pieces_of_lane() const { return context_pieces == 0 ? context_parallel : context_pieces; }
+  int own_pieces() const { return pieces_of_lane() / context_parallel; }
   core::ModelAxes axes() const {
     return {tensor_parallel, sequence_parallel, expert_parallel, expert_tensor_parallel, stages, chunks};
   }
