@@ -4,7 +4,6 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include <array>
 #include <cstdint>
 #include <new>
 #include <utility>
@@ -19,42 +18,14 @@ std::size_t guard_bytes() {
   return static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
 
-#if defined(__clang__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-/// Where a stack goes on. Sanitizers follow swapcontext().
-using Place = ucontext_t;
-
-/// `from` is where the caller goes on.
-void go(Place& from, Place& to) {
-  swapcontext(&from, &to);
-}
-void begin(Place& from, ucontext_t& to) {
-  swapcontext(&from, &to);
-}
-#else
-/// Where a stack goes on. swapcontext() would ask the kernel for the signals that are masked, each time.
-using Place = std::array<void*, 5>;
-
-// The compiler must not know what these leave untouched: other fibers run in between.
-[[noreturn, gnu::noipa]] void leap(Place& to) {
-  __builtin_longjmp(to.data(), 1);
-}
-[[gnu::noipa]] void go(Place& from, Place& to) {
-  if (__builtin_setjmp(from.data()) == 0) leap(to);
-}
-[[gnu::noipa]] void begin(Place& from, ucontext_t& to) {
-  if (__builtin_setjmp(from.data()) == 0) setcontext(&to);
-}
-#endif
-
 }  // namespace
 
 struct Fiber::State {
   std::function<void()> body;
   void* mapping = nullptr;  ///< the stack, below it a page that ends the process
   std::size_t stack_bytes = 0;
-  Place inside{};
-  Place outside{};
-  bool begun = false;
+  ucontext_t inside{};
+  ucontext_t outside{};
   bool running = false;
   bool ended = false;
 
@@ -63,18 +34,6 @@ struct Fiber::State {
     auto* state = reinterpret_cast<State*>(address);
     state->body();
     state->ended = true;
-    go(state->inside, state->outside);
-  }
-  void begin_body() {
-    begun = true;
-    ucontext_t context{};
-    CHECK(getcontext(&context) == 0, "a context can be made");
-    context.uc_stack.ss_sp = static_cast<std::byte*>(mapping) + guard_bytes();
-    context.uc_stack.ss_size = stack_bytes;
-    auto address = reinterpret_cast<std::uintptr_t>(this);
-    makecontext(&context, reinterpret_cast<void (*)()>(&State::enter), 2,
-                static_cast<unsigned>(address >> 32), static_cast<unsigned>(address));
-    begin(outside, context);
   }
 };
 
@@ -89,6 +48,13 @@ Fiber::Fiber(std::function<void()> body, std::size_t stack_bytes) : state_(std::
     handler();
   CHECK(state_->mapping != MAP_FAILED, "there is memory for a fiber's stack");
   CHECK(mprotect(state_->mapping, guard_bytes(), PROT_NONE) == 0, "the end of a stack can be guarded");
+  CHECK(getcontext(&state_->inside) == 0, "a context can be made");
+  state_->inside.uc_stack.ss_sp = static_cast<std::byte*>(state_->mapping) + guard_bytes();
+  state_->inside.uc_stack.ss_size = stack_bytes;
+  state_->inside.uc_link = &state_->outside;
+  auto address = reinterpret_cast<std::uintptr_t>(state_.get());
+  makecontext(&state_->inside, reinterpret_cast<void (*)()>(&State::enter), 2,
+              static_cast<unsigned>(address >> 32), static_cast<unsigned>(address));
 }
 
 Fiber::~Fiber() {
@@ -99,17 +65,13 @@ Fiber::~Fiber() {
 void Fiber::resume() {
   CHECK(!state_->running && !state_->ended, "a fiber that rests is resumed");
   state_->running = true;
-  if (state_->begun) {
-    go(state_->outside, state_->inside);
-  } else {
-    state_->begin_body();
-  }
+  swapcontext(&state_->outside, &state_->inside);
   state_->running = false;
 }
 
 void Fiber::yield() {
   CHECK(state_->running, "only the fiber itself yields");
-  go(state_->inside, state_->outside);
+  swapcontext(&state_->inside, &state_->outside);
 }
 
 bool Fiber::has_ended() const {
