@@ -163,6 +163,7 @@ void add_step_bench(CLI::App& bench, int& exit_code) {
       *step, "--layer-milliseconds", flags->bench.layer_milliseconds, kMilliseconds,
       "Simulated time of a layer's forward (backward takes twice that); the processor is idle meanwhile")
       ->capture_default_str();
+  step->add_flag("--busy", flags->bench.busy, "Compute in that time: a processor that was idle wakes late");
   add_number(*step, "--steps", flags->bench.steps, {1, 1'000'000}, "Steps to measure")->capture_default_str();
   step->add_flag("--json", flags->json, "Print JSON instead of a table");
   step->callback([flags, &exit_code] { exit_code = run_step_bench(*flags); });

@@ -34,8 +34,12 @@ Result<actors::StepOutcome> LayeredTrainer::step() {
 }
 
 void LayeredTrainer::compute(int parts) const {
+  using Clock = std::chrono::steady_clock;
   if (milliseconds_ <= 0) return;
-  std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds_ * parts));
+  const std::chrono::duration<double, std::milli> time(milliseconds_ * parts);
+  if (computes_ == Computes::elsewhere) return std::this_thread::sleep_for(time);
+  for (const auto begin = Clock::now(); Clock::now() - begin < time;) {
+  }
 }
 
 double median(std::vector<double> values) {

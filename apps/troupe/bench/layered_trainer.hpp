@@ -8,13 +8,19 @@
 
 namespace troupe::apps {
 
-/// Forward and backward of layers, one parameter each, that compute elsewhere: the processor is free
-/// meanwhile, as it is while an accelerator computes. Plays the rank's first lane only.
+/// Where layers compute.
+enum class Computes {
+  elsewhere,  ///< the processor is free meanwhile, as it is while an accelerator computes
+  here,       ///< the trainer's thread is busy
+};
+
+/// Forward and backward of layers, one parameter each. Plays the rank's first lane only.
 class LayeredTrainer {
  public:
   /// `milliseconds`: of one layer's forward; backward takes twice as long.
-  LayeredTrainer(actors::Session& session, int layers, double milliseconds)
-      : session_(session), layers_(layers), milliseconds_(milliseconds) {}
+  LayeredTrainer(actors::Session& session, int layers, double milliseconds,
+                 Computes computes = Computes::elsewhere)
+      : session_(session), layers_(layers), milliseconds_(milliseconds), computes_(computes) {}
 
   core::Result<actors::StepOutcome> step();
 
@@ -24,6 +30,7 @@ class LayeredTrainer {
   actors::Session& session_;
   int layers_;
   double milliseconds_;
+  Computes computes_;
 };
 
 /// The median of the values, which may be in any order; 0 if there are none.

@@ -53,7 +53,8 @@ Result<StepTime> run_rank(const StepBench& bench, core::Strategy strategy, bool 
     parameters.back().unit = core::UnitIndex{static_cast<std::uint32_t>(layer)};
   }
   auto session = TRY(actors::Session::join(*world, options, std::move(parameters)));
-  LayeredTrainer trainer(*session, bench.layers, bench.layer_milliseconds);
+  LayeredTrainer trainer(*session, bench.layers, bench.layer_milliseconds,
+                         bench.busy ? Computes::here : Computes::elsewhere);
   std::array<std::vector<double>, 5> samples;
   std::vector<double> latencies;
   std::uint64_t messages = 0;

@@ -21,9 +21,9 @@ struct StepBench {
   int layers = 12;
   std::int64_t layer_elements = 262'144;
   core::TrainingOptions training{.bucket_elements = 524'288};  ///< but for strategy and overlap
-  /// How long one layer's forward takes; backward takes twice as long. The processor is free meanwhile, as it
-  /// is while an accelerator computes.
+  /// How long one layer's forward takes; backward takes twice as long.
   double layer_milliseconds = 1.5;
+  bool busy = false;  ///< the trainer's thread computes meanwhile; otherwise it rests
   int steps = 60;
 };
 
