@@ -82,7 +82,7 @@ void add_job(CLI::App& command, ProgramArguments& job) {
              "Neighbouring ranks that share each microbatch, each with a part of its sequences")
       ->capture_default_str();
   add_number(
-      command, "--context-pieces", job.context_pieces, {0, 1 << 20},
+      command, "--context-pieces", job.context_pieces, {0, kRanks.most},
       "Pieces of each sequence, of which a rank may compute several, each with gradients of its own; 0: "
       "one on each of the ranks that share it")
       ->capture_default_str();
