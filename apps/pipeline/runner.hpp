@@ -22,10 +22,10 @@ class StageWork {
   virtual core::Result<void> run(const core::PipelinePass& pass, PassSlots slots) = 0;
 
   /// A forward's input, in a slot of inputs, and its output.
-  virtual gpu::BufferView input(int slot) = 0;
-  virtual gpu::BufferView output(int chunk, int slot) = 0;
+  virtual StageRows input(int slot) = 0;
+  virtual StageRows output(int chunk, int slot) = 0;
   /// With respect to the output before backward, to the input after it.
-  virtual gpu::BufferView gradient(int slot) = 0;
+  virtual StageRows gradient(int slot) = 0;
 
   /// Posts a tied embedding's messages: the first stage's receive of what its backward of the microbatch will
   /// add, one at a time, and the last stage's send after its backward.
@@ -45,8 +45,8 @@ class StageLinks {
   enum class Posted : std::uint64_t {};
 
   virtual ~StageLinks() = default;
-  virtual core::Result<Posted> send(const core::ScheduleLink& link, gpu::ConstBufferView rows) = 0;
-  virtual core::Result<Posted> receive(const core::ScheduleLink& link, gpu::BufferView rows) = 0;
+  virtual core::Result<Posted> send(const core::ScheduleLink& link, const StageRows& rows) = 0;
+  virtual core::Result<Posted> receive(const core::ScheduleLink& link, const StageRows& rows) = 0;
   /// For what is computed from here on.
   virtual core::Result<void> wait(const core::ScheduleLink& link, Posted posted) = 0;
 };

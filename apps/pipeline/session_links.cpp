@@ -70,17 +70,19 @@ Result<SessionLinks> SessionLinks::open(actors::Session& session, int stages, in
   return links;
 }
 
-// The other member of the two.
-Result<StageLinks::Posted> SessionLinks::send(const ScheduleLink& link, gpu::ConstBufferView rows) {
+// To or from the other member of the two; who waits for the last message waits for those before it.
+Result<StageLinks::Posted> SessionLinks::send(const ScheduleLink& link, const StageRows& rows) {
   TrainerGroup& to = group(link);
-  const auto posted = TRY(to.send(rows, dtype_, 1 - to.index()));
-  return Posted{static_cast<std::uint64_t>(posted)};
+  TrainerGroup::Posted last{};
+  for (const auto& message : rows) last = TRY(to.send(message, dtype_, 1 - to.index()));
+  return Posted{static_cast<std::uint64_t>(last)};
 }
 
-Result<StageLinks::Posted> SessionLinks::receive(const ScheduleLink& link, gpu::BufferView rows) {
+Result<StageLinks::Posted> SessionLinks::receive(const ScheduleLink& link, const StageRows& rows) {
   TrainerGroup& from = group(link);
-  const auto posted = TRY(from.receive(rows, dtype_, 1 - from.index()));
-  return Posted{static_cast<std::uint64_t>(posted)};
+  TrainerGroup::Posted last{};
+  for (const auto& message : rows) last = TRY(from.receive(message, dtype_, 1 - from.index()));
+  return Posted{static_cast<std::uint64_t>(last)};
 }
 
 Result<void> SessionLinks::wait(const ScheduleLink& link, Posted posted) {

@@ -21,8 +21,8 @@ class SessionLinks final : public StageLinks {
   static core::Result<SessionLinks> open(actors::Session& session, int stages, int stage, bool wraps,
                                          core::DType dtype = core::DType::f32);
 
-  core::Result<Posted> send(const core::ScheduleLink& link, gpu::ConstBufferView rows) override;
-  core::Result<Posted> receive(const core::ScheduleLink& link, gpu::BufferView rows) override;
+  core::Result<Posted> send(const core::ScheduleLink& link, const StageRows& rows) override;
+  core::Result<Posted> receive(const core::ScheduleLink& link, const StageRows& rows) override;
   core::Result<void> wait(const core::ScheduleLink& link, Posted posted) override;
 
  private:

@@ -7,6 +7,7 @@
 
 #include "core/schedule/pipeline_schedule.hpp"
 #include "core/schedule/schedule_link.hpp"
+#include "gpu/buffer.hpp"
 
 namespace troupe::apps {
 
@@ -15,6 +16,9 @@ struct PassSlots {
   int activations = 0;  ///< core::plan_slots()
   int input = 0;        ///< core::plan_input_slots()
 };
+
+/// Rows in one place, or in several, each a message of its own.
+using StageRows = std::vector<gpu::BufferView>;
 
 /// A pass of a stage, and where its rows come from and go to.
 struct StageStep {

@@ -1,4 +1,5 @@
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "apps/gpt/rank/pipeline_plan.hpp"
@@ -189,8 +190,10 @@ TEST(Mesh, EvaluatesAnswersAndExportsAlikeForSeveralPieces) {
   for (const bool tied : {true, false}) {
     const auto expected = asked({.tied = tied, .slices = 2, .pieces = 4})[0];
     ASSERT_FALSE(expected.exported.empty());
-    for (const auto& [tensor, context] : {std::pair{1, 2}, {1, 4}, {2, 1}, {2, 2}, {2, 4}}) {
-      const Cut cut{.ranks = tensor * context,
+    for (const auto& [tensor, context, stages] :
+         {std::tuple{1, 2, 1}, {1, 4, 1}, {2, 1, 1}, {2, 2, 1}, {2, 4, 1}, {1, 1, 2}, {1, 2, 2}, {2, 2, 2}}) {
+      const Cut cut{.ranks = tensor * context * stages,
+                    .stages = stages,
                     .tied = tied,
                     .tensor = tensor,
                     .sequence = tensor > 1,

@@ -33,15 +33,15 @@ class WatchedStage final : public StageWork, public StageLinks {
     ++passes_;
     return {};
   }
-  gpu::BufferView input(int slot) override { return place(slot); }
-  gpu::BufferView output(int, int slot) override { return place(outputs_ + 2 * slot); }
-  gpu::BufferView gradient(int slot) override { return place(outputs_ + 2 * slot + 1); }
+  StageRows input(int slot) override { return {place(slot)}; }
+  StageRows output(int, int slot) override { return {place(outputs_ + 2 * slot)}; }
+  StageRows gradient(int slot) override { return {place(outputs_ + 2 * slot + 1)}; }
 
-  Result<Posted> send(const core::ScheduleLink&, gpu::ConstBufferView rows) override {
+  Result<Posted> send(const core::ScheduleLink&, const StageRows& rows) override {
     expect_at_rest(rows, "what is sent");
     return post(sending_, rows);
   }
-  Result<Posted> receive(const core::ScheduleLink&, gpu::BufferView rows) override {
+  Result<Posted> receive(const core::ScheduleLink&, const StageRows& rows) override {
     expect_at_rest(rows, "what is received");
     return post(receiving_, rows);
   }
@@ -60,13 +60,13 @@ class WatchedStage final : public StageWork, public StageLinks {
   gpu::BufferView place(int index) {
     return gpu::view_of(std::span(&rows_[static_cast<std::size_t>(index)], 1));
   }
-  void expect_at_rest(gpu::ConstBufferView rows, const char* what) const {
-    EXPECT_FALSE(sending_.contains(rows.data)) << what << " is still being sent";
-    EXPECT_FALSE(receiving_.contains(rows.data)) << what << " is still being received";
+  void expect_at_rest(const StageRows& rows, const char* what) const {
+    EXPECT_FALSE(sending_.contains(rows.front().data)) << what << " is still being sent";
+    EXPECT_FALSE(receiving_.contains(rows.front().data)) << what << " is still being received";
   }
-  Posted post(std::set<const std::byte*>& under_way, gpu::ConstBufferView rows) {
-    under_way.insert(rows.data);
-    posted_.push_back(rows.data);
+  Posted post(std::set<const std::byte*>& under_way, const StageRows& rows) {
+    under_way.insert(rows.front().data);
+    posted_.push_back(rows.front().data);
     return Posted{posted_.size() - 1};
   }
 

@@ -121,9 +121,10 @@ std::vector<Cut> meshes() {
             all.add_next(next);
             all.add_next(next);
           }
-          if (context < 4) continue;
-          next.expert_parallel = 4;
-          all.add(next, 1);
+          if (context == 4) {
+            next.expert_parallel = 4;
+            all.add(next, 1);
+          }
           next.experts = false;
           next.expert_parallel = 1;
           next.stages = 2;

@@ -57,15 +57,15 @@ class CountingWork final : public StageWork {
     }
     return {};
   }
-  gpu::BufferView input(int slot) override { return row(slot); }
-  gpu::BufferView output(int, int slot) override { return row(outputs_ + 2 * slot); }
-  gpu::BufferView gradient(int slot) override { return row(outputs_ + 2 * slot + 1); }
+  StageRows input(int slot) override { return row(slot); }
+  StageRows output(int, int slot) override { return row(outputs_ + 2 * slot); }
+  StageRows gradient(int slot) override { return row(outputs_ + 2 * slot + 1); }
 
   int wrong() const { return wrong_; }
 
  private:
   float& value(int index) { return rows_[static_cast<std::size_t>(index)]; }
-  gpu::BufferView row(int index) { return gpu::view_of(std::span(&value(index), 1)); }
+  StageRows row(int index) { return {gpu::view_of(std::span(&value(index), 1))}; }
 
   actors::SimulatedRank& rank_;
   core::CounterRandom times_;

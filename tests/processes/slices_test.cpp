@@ -75,7 +75,9 @@ TEST_F(SlicedProcesses, ExportTheSameBytesWhoeverSharesSequences) {
   } meshes[] = {{2, {"--context-parallel", "2"}},
                 {4, {"--context-parallel", "4", "--strategy", "zero3"}},
                 {4, {"--context-parallel", "2", "--tensor-parallel", "2", "--sequence-parallel"}},
-                {2, {"--strategy", "zero3"}}};
+                {2, {"--strategy", "zero3"}},
+                {2, {"--pipeline-parallel", "2"}},
+                {4, {"--pipeline-parallel", "2", "--context-parallel", "2", "--strategy", "zero3"}}};
   const Flags model{"--tensor-slices", "2", "--context-pieces", "4", "--experts", "4"};
   train(1, 3, model, {}, "one");
   const auto alone = exported("one");
@@ -90,8 +92,8 @@ TEST_F(SlicedProcesses, ExportTheSameBytesWhoeverSharesSequences) {
               testing::HasSubstr("use --numerics ordered, or leave --context-pieces out"));
   EXPECT_THAT(train_refused({"--context-pieces", "3", "--context-parallel", "2"}),
               testing::HasSubstr("choose a multiple of --context-parallel"));
-  EXPECT_THAT(train_refused({"--context-pieces", "2", "--pipeline-parallel", "2"}),
-              testing::HasSubstr("in a pipeline a rank computes one piece of each sequence"));
+  EXPECT_THAT(train_refused({"--context-pieces", "2", "--experts", "4", "--expert-parallel", "2"}),
+              testing::HasSubstr("with experts on several ranks a rank computes one piece of each sequence"));
 }
 
 /// And a resume with another number of slices says so.

@@ -31,10 +31,9 @@ Result<void> check_pieces(const TrainerOptions& options, gpu::DeviceKind device)
                 "--numerics ordered, or leave --context-pieces out");
   }
   const bool spreads_experts = training.expert_ranks() > 1 || training.expert_columns() > 1;
-  const char* beside = device == gpu::DeviceKind::cuda  ? "on a GPU"
-                       : spreads_experts                ? "with experts on several ranks"
-                       : training.pipeline_parallel > 1 ? "in a pipeline"
-                                                        : nullptr;
+  const char* beside = device == gpu::DeviceKind::cuda ? "on a GPU"
+                       : spreads_experts               ? "with experts on several ranks"
+                                                       : nullptr;
   if (beside == nullptr) return {};
   return fail(Errc::unavailable,
               "{} a rank computes one piece of each sequence, found --context-pieces {} for {} of them; use "

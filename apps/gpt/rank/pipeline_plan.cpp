@@ -36,6 +36,10 @@ BatchShape batch_of_piece(const TrainerOptions& options) {
   return {options.microbatch.batch, options.microbatch.length / pieces};
 }
 
+std::size_t own_pieces_of(const TrainerOptions& options) {
+  return static_cast<std::size_t>(options.session.training.own_pieces());
+}
+
 Result<core::PipelineSchedule> schedule_with(const TrainerOptions& options, StageDeal deal) {
   return played(TRY(schedule_of_rounds(options, deal)), deal.lanes * options.session.training.microbatches);
 }
@@ -107,14 +111,14 @@ Result<std::size_t> pipeline_bytes(const TrainerOptions& options, PipelinePlace 
   const bool is_ordered = options.session.training.numerics == core::Numerics::ordered;
   const auto how = is_ordered ? HeadGradient::factors : HeadGradient::sum;
   const HeadShape head = head_shape(options);
-  std::size_t bytes = elements * sizeof(float);
+  const std::size_t pieces = own_pieces_of(options);
+  std::size_t bytes = pieces * elements * sizeof(float);
   const bool has_copy = options.model.tied_embeddings && cut.stages > 1;
   if (has_copy && cut.is_first()) bytes += head.message_bytes(how);
   if (has_copy && cut.is_last())
     bytes += head.value_bytes() + (is_ordered ? stages : 1) * head.message_bytes(how);
-  const auto pieces = static_cast<std::size_t>(options.session.training.own_pieces());
-  return bytes + pieces * stage_bytes(options.model, cut, stage_shape(options, place, schedule, cut.stage),
-                                      options.arithmetic, device);
+  const auto shape = stage_shape(options, place, schedule, cut.stage);
+  return bytes + pieces * stage_bytes(options.model, cut, shape, options.arithmetic, device);
 }
 
 StageShape stage_shape(const TrainerOptions& options, PipelinePlace place,
@@ -130,7 +134,7 @@ StageShape stage_shape(const TrainerOptions& options, PipelinePlace place,
 HeadShape head_shape(const TrainerOptions& options) {
   const auto parts = static_cast<std::size_t>(options.session.training.tensor_parallel);
   return {batch_of_piece(options).rows(), options.model.width, options.model.vocabulary / parts,
-          options.arithmetic.dtype};
+          options.arithmetic.dtype, own_pieces_of(options)};
 }
 
 }  // namespace troupe::apps::gpt

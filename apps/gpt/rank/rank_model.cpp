@@ -264,7 +264,10 @@ StepHooks RankModel::adding(const core::PipelinePass& done, int slot) {
     TRY(before_use(place));
     if (!owner_ || place != embedding) return {};
     // The rows' gradients are added after the output layer's, as on one rank.
-    return owner_->add_gradient(microbatch, *model_, gradients_[place]);
+    std::vector<float*> gradients;
+    for (std::size_t piece = 0; piece < own_pieces(); ++piece)
+      gradients.push_back(gradients_[piece * readable_.size() + place]);
+    return owner_->add_gradient(microbatch, *model_, gradients);
   };
   hooks.gradient_ready = [this, done, slot](std::size_t place) {
     if (parameters_.index(place)) return lanes_->ready(place);
@@ -360,13 +363,17 @@ Result<void> RankModel::backward(const core::PipelinePass& done, int slot) {
 Result<void> RankModel::pass_through(const std::function<Result<void>(int chunk)>& compute,
                                      std::size_t own_rows) {
   const std::size_t bytes = own_rows * options_.model.width * core::size_of(model_->dtype());
+  const auto first_rows = [&](StageRows rows) {
+    for (auto& piece : rows) piece = piece.subview(0, bytes);
+    return rows;
+  };
   for (int chunk = 0; chunk < cut_.chunks(); ++chunk) {
     const core::PipelinePass forward{PassKind::forward, 0, chunk};
     if (const auto from = core::receives(schedule_, cut_.stage, forward); from && bytes > 0)
-      TRY(links_->wait(*from, TRY(links_->receive(*from, input(0).subview(0, bytes)))));
+      TRY(links_->wait(*from, TRY(links_->receive(*from, first_rows(input(0))))));
     TRY(compute(chunk));
     if (const auto to = core::sends(schedule_, cut_.stage, forward); to && bytes > 0)
-      TRY(links_->wait(*to, TRY(links_->send(*to, output(chunk, 0).subview(0, bytes)))));
+      TRY(links_->wait(*to, TRY(links_->send(*to, first_rows(output(chunk, 0))))));
   }
   return {};
 }

@@ -99,9 +99,9 @@ class RankModel final : private StageWork {
             gpu::Device& device, std::unique_ptr<TensorRank> share, std::unique_ptr<ContextRank> context);
 
   core::Result<void> run(const core::PipelinePass& pass, PassSlots slots) override;
-  gpu::BufferView input(int slot) override { return model_->input(slot); }
-  gpu::BufferView output(int chunk, int slot) override { return model_->output(chunk, slot); }
-  gpu::BufferView gradient(int slot) override { return model_->gradient(slot); }
+  StageRows input(int slot) override { return model_->input(slot); }
+  StageRows output(int chunk, int slot) override { return model_->output(chunk, slot); }
+  StageRows gradient(int slot) override { return model_->gradient(slot); }
   core::Result<void> take_head(int) override { return owner_->take(); }
   core::Result<void> give_head(int microbatch) override { return copy_->give(microbatch); }
 
@@ -124,7 +124,7 @@ class RankModel final : private StageWork {
   core::Result<gpu::ConstBufferView> parameter_memory(std::size_t place);
   core::Result<void> refresh_copies();
   core::Result<void> settle();
-  /// Passes this many of this rank's rows through this stage's chunks, forward only.
+  /// Passes this many of each piece's rows through this stage's chunks, forward only.
   core::Result<void> pass_through(const std::function<core::Result<void>(int chunk)>& compute,
                                   std::size_t own_rows);
   /// Whole parameters one after another in the order of the whole table: rank 0 receives what the other

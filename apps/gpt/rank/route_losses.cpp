@@ -33,7 +33,6 @@ std::vector<actors::TrainerGroupSpec> RouteLosses::groups(core::WorldSize world,
 Result<RouteLosses> RouteLosses::open(actors::Session& session, const ModelConfig& config,
                                       const StageCut& cut, const std::vector<StageCut>& all,
                                       std::size_t pieces) {
-  CHECK(pieces == 1 || cut.stages == 1, "stages send the losses of one piece");
   RouteLosses losses;
   losses.layers_ = config.layers;
   losses.pieces_ = pieces;
@@ -44,8 +43,8 @@ Result<RouteLosses> RouteLosses::open(actors::Session& session, const ModelConfi
   return losses;
 }
 
-std::span<std::byte> RouteLosses::place(int microbatch, ModelPart part) {
-  return std::as_writable_bytes(std::span(&value(microbatch, 0, part.first), part.end - part.first));
+std::span<std::byte> RouteLosses::place(int microbatch, std::size_t piece, ModelPart part) {
+  return std::as_writable_bytes(std::span(&value(microbatch, piece, part.first), part.end - part.first));
 }
 
 Result<void> RouteLosses::begin_step(const core::PipelineSchedule& schedule) {
@@ -59,8 +58,9 @@ Result<void> RouteLosses::begin_step(const core::PipelineSchedule& schedule) {
       if (kind != core::PassKind::forward) continue;
       const auto part = cuts_[stage].parts[static_cast<std::size_t>(chunk)];
       // The parts of a microbatch arrive in the order of chunks.
-      receiving_[stage][static_cast<std::size_t>(microbatch)] =
-          TRY(group(stage).receive(gpu::view_of(place(microbatch, part)), core::DType::u8, 0));
+      auto& last = receiving_[stage][static_cast<std::size_t>(microbatch)];
+      for (std::size_t piece = 0; piece < pieces_; ++piece)
+        last = TRY(group(stage).receive(gpu::view_of(place(microbatch, piece, part)), core::DType::u8, 0));
     }
   }
   return {};
@@ -72,7 +72,7 @@ Result<void> RouteLosses::give(const core::PipelinePass& forward, std::size_t pi
   for (std::size_t layer = part.first; layer < part.end; ++layer)
     value(forward.microbatch, piece, layer) = routes[layer].loss;
   if (static_cast<std::size_t>(stage_) == groups_.size()) return {};
-  const std::span<const std::byte> sent = place(forward.microbatch, part);
+  const std::span<const std::byte> sent = place(forward.microbatch, piece, part);
   sending_.push_back(TRY(group(stage_).send(gpu::view_of(sent), core::DType::u8, 1)));
   return {};
 }

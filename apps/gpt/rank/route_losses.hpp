@@ -18,7 +18,7 @@ class RouteLosses {
  public:
   /// A group of two for each stage before the last, with its own stream.
   static std::vector<actors::TrainerGroupSpec> groups(core::WorldSize world, int stages);
-  /// The session was joined with groups(). A rank has `pieces` of each sequence, one if there are stages.
+  /// The session was joined with groups(). A rank has `pieces` of each sequence.
   static core::Result<RouteLosses> open(actors::Session& session, const ModelConfig& config,
                                         const StageCut& cut, const std::vector<StageCut>& all,
                                         std::size_t pieces);
@@ -38,7 +38,7 @@ class RouteLosses {
   double& value(int microbatch, std::size_t piece, std::size_t layer) {
     return values_[(static_cast<std::size_t>(microbatch) * pieces_ + piece) * layers_ + layer];
   }
-  std::span<std::byte> place(int microbatch, ModelPart part);
+  std::span<std::byte> place(int microbatch, std::size_t piece, ModelPart part);
   actors::TrainerGroup& group(int stage) { return *groups_[stage]; }
 
   std::size_t layers_ = 0, pieces_ = 1;

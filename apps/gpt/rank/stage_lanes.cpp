@@ -70,7 +70,7 @@ std::size_t StageLanes::waiting_bytes(int chunk) const {
   const auto [begin, end] = parameters_.chunk(chunk);
   std::size_t elements = 0;
   for (std::size_t place = begin; place < end; ++place) elements += table_.specs[place].elements();
-  return elements * sizeof(float);
+  return pieces_ * elements * sizeof(float);
 }
 
 void StageLanes::begin_step(const StepAverage& average) {
@@ -107,8 +107,10 @@ Result<void> StageLanes::begin(int chunk, int microbatch, std::span<float*> grad
   }
   float* next = waiting.view().as<float>().data();
   for (std::size_t place = begin; place < end; ++place) {
-    gradients[place] = next;
-    next += table_.specs[place].elements();
+    for (std::size_t piece = 0; piece < pieces_; ++piece) {
+      gradients[piece * table_.specs.size() + place] = next;
+      next += table_.specs[place].elements();
+    }
   }
   return {};
 }
@@ -164,9 +166,11 @@ Result<void> StageLanes::add_waiting(int lane) {
     std::size_t from = 0;
     for (std::size_t place = begin; place < end; ++place) {
       const auto index = *parameters_.index(place);
-      const auto gradient = TRY(session_.gradient_memory(index));
-      memory_.add(found->second.view().subview(from, gradient.bytes), gradient);
-      from += gradient.bytes;
+      for (std::size_t piece = 0; piece < pieces_; ++piece) {
+        const auto gradient = TRY(session_.gradient_memory(index, static_cast<int>(piece)));
+        memory_.add(found->second.view().subview(from, gradient.bytes), gradient);
+        from += gradient.bytes;
+      }
       TRY(session_.gradient_ready(index));
     }
     unused_[chunk].push_back(std::move(found->second));

@@ -81,7 +81,8 @@ class StageLanes {
   }
 
  private:
-  using Waiting = gpu::Buffer;  ///< gradients of a chunk's parameters, one after another
+  /// Gradients of a chunk's parameters, one after another, and of each those of own pieces.
+  using Waiting = gpu::Buffer;
 
   std::size_t at(int microbatch, std::size_t piece) const {
     return static_cast<std::size_t>(microbatch) * pieces_ + piece;

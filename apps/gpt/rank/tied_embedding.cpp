@@ -36,17 +36,21 @@ Result<void> EmbeddingOwner::take() {
   return {};
 }
 
-Result<void> EmbeddingOwner::add_gradient(int microbatch, TrainableStage& stage, float* gradient) {
+Result<void> EmbeddingOwner::add_gradient(int microbatch, TrainableStage& stage,
+                                          std::span<float* const> gradients) {
   if (how_ == HeadGradient::sum && microbatch + 1 != microbatches_) return {};
   TRY(wait_for(stages_, receiving_));
   const auto received = received_.view();
   if (how_ == HeadGradient::sum) {
-    memory_.add(received, {reinterpret_cast<std::byte*>(gradient), received.bytes});
+    memory_.add(received, {reinterpret_cast<std::byte*>(gradients.front()), received.bytes});
     return {};
   }
   const std::size_t logits = shape_.rows * shape_.vocabulary * core::size_of(shape_.dtype);
-  stage.add_head_gradient({received.subview(0, logits), received.subview(logits, received.bytes - logits)},
-                          gradient);
+  const std::size_t bytes = received.bytes / shape_.pieces;
+  for (std::size_t piece = 0; piece < shape_.pieces; ++piece) {
+    const auto own = received.subview(piece * bytes, bytes);
+    stage.add_head_gradient({own.subview(0, logits), own.subview(logits, bytes - logits)}, gradients[piece]);
+  }
   return {};
 }
 
@@ -82,13 +86,18 @@ Result<float*> EmbeddingCopy::gradient(int microbatch) {
   return own.values.view().as<float>().data();
 }
 
-Result<void> EmbeddingCopy::keep(int microbatch, const HeadFactors& factors) {
+Result<void> EmbeddingCopy::keep(int microbatch, std::span<const HeadFactors> factors) {
   if (how_ == HeadGradient::sum) return {};
   Part& own = part(microbatch);
   TRY(wait_for(stages_, own.giving));
   const auto values = own.values.view();
-  memory_.copy(factors.logits, values.subview(0, factors.logits.bytes));
-  memory_.copy(factors.normed, values.subview(factors.logits.bytes, factors.normed.bytes));
+  std::size_t next = 0;
+  for (const auto& [logits, normed] : factors) {
+    for (const auto part : {logits, normed}) {
+      memory_.copy(part, values.subview(next, part.bytes));
+      next += part.bytes;
+    }
+  }
   return {};
 }
 

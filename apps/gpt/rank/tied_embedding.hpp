@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "actors/session/trainer_group.hpp"
@@ -30,6 +31,7 @@ enum class HeadGradient : std::uint8_t {
 struct HeadShape {
   std::size_t rows, width, vocabulary;
   core::DType dtype = core::DType::f32;  ///< of values and factors
+  std::size_t pieces = 1;                ///< of each sequence, with so many rows each and their own factors
 
   std::size_t value_bytes() const { return vocabulary * width * core::size_of(dtype); }
   /// Dtype of one message.
@@ -37,8 +39,8 @@ struct HeadShape {
     return how == HeadGradient::sum ? core::DType::f32 : dtype;
   }
   std::size_t message_bytes(HeadGradient how) const {
-    const std::size_t elements = how == HeadGradient::sum ? vocabulary * width : rows * (vocabulary + width);
-    return elements * core::size_of(message_dtype(how));
+    const std::size_t factors = pieces * rows * (vocabulary + width);
+    return (how == HeadGradient::sum ? vocabulary * width : factors) * core::size_of(message_dtype(how));
   }
 };
 
@@ -57,8 +59,8 @@ class EmbeddingOwner {
   void begin_step(int microbatches) { microbatches_ = microbatches; }
   /// Posts the receive of a microbatch's part; for a sum, that of the last one.
   core::Result<void> take();
-  /// Before this microbatch's rows are added to the gradient (V, C).
-  core::Result<void> add_gradient(int microbatch, TrainableStage& stage, float* gradient);
+  /// Before this microbatch's rows are added to the gradient (V, C), of which each piece has one.
+  core::Result<void> add_gradient(int microbatch, TrainableStage& stage, std::span<float* const> gradients);
   core::Result<void> settle();
 
  private:
@@ -87,8 +89,8 @@ class EmbeddingCopy {
   void begin_step(int microbatches) { microbatches_ = microbatches; }
   /// Where to add the output layer's gradient of this microbatch; null if factors are sent.
   core::Result<float*> gradient(int microbatch);
-  /// The gradient requested by gradient() is complete; for factors, these, which are copied.
-  core::Result<void> keep(int microbatch, const HeadFactors& factors);
+  /// The gradient requested by gradient() is complete; for factors, these of each piece, which are copied.
+  core::Result<void> keep(int microbatch, std::span<const HeadFactors> factors);
   /// Posts the send of a microbatch's part; for a sum, with the last one.
   core::Result<void> give(int microbatch);
   core::Result<void> settle();

@@ -31,9 +31,9 @@ class ContextStage final : public TrainableStage {
   std::size_t own_rows() const override { return stage_->own_rows(); }
   std::size_t own_rows_of(std::size_t length) const override;
 
-  gpu::BufferView input(int slot) override { return stage_->input(slot); }
-  gpu::BufferView output(int chunk, int slot) override { return stage_->output(chunk, slot); }
-  gpu::BufferView gradient(int slot) override { return stage_->gradient(slot); }
+  StageRows input(int slot) override { return stage_->input(slot); }
+  StageRows output(int chunk, int slot) override { return stage_->output(chunk, slot); }
+  StageRows gradient(int slot) override { return stage_->gradient(slot); }
 
   core::Result<void> forward(int chunk, PassSlots slots, const StagePass& pass, StageText text) override;
   core::Result<void> loss(int chunk, int slot, const StagePass& pass, StageText text) override;
@@ -41,7 +41,9 @@ class ContextStage final : public TrainableStage {
   core::Result<void> backward(int chunk, int slot, const StagePass& pass, StageText text) override;
   core::Result<void> backward_weight(int slot, const StagePass& pass) override;
 
-  HeadFactors head_factors(int chunk, int slot) override { return stage_->head_factors(chunk, slot); }
+  std::vector<HeadFactors> head_factors(int chunk, int slot) override {
+    return stage_->head_factors(chunk, slot);
+  }
   void add_head_gradient(const HeadFactors& factors, float* gradient) override {
     stage_->add_head_gradient(factors, gradient);
   }

@@ -3,6 +3,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "apps/gpt/stage/stage_core.hpp"
 #include "apps/gpt/stage/trainable_stage.hpp"
@@ -19,16 +20,18 @@ class EngineStage : public TrainableStage {
   std::size_t own_rows() const override { return core_->own_rows(); }
   std::size_t own_rows_of(std::size_t length) const override { return core_->own_rows_of(length); }
 
-  gpu::BufferView input(int slot) override { return core_->stream_at(core_->input(slot)); }
-  gpu::BufferView output(int chunk, int slot) override {
-    return core_->stream_at(core_->activations(chunk, slot).output);
+  StageRows input(int slot) override { return {core_->stream_at(core_->input(slot))}; }
+  StageRows output(int chunk, int slot) override {
+    return {core_->stream_at(core_->activations(chunk, slot).output)};
   }
-  gpu::BufferView gradient(int slot) override { return core_->rows_at(core_->gradient(slot)); }
+  StageRows gradient(int slot) override { return {core_->rows_at(core_->gradient(slot))}; }
 
   core::Result<void> backward_weight(int slot, const StagePass& pass) override {
     return core_->backward_weight(slot, own(pass));
   }
-  HeadFactors head_factors(int chunk, int slot) override { return core_->head_factors(chunk, slot); }
+  std::vector<HeadFactors> head_factors(int chunk, int slot) override {
+    return {core_->head_factors(chunk, slot)};
+  }
   void add_head_gradient(const HeadFactors& factors, float* gradient) override {
     core_->add_head_gradient(factors, gradient);
   }

@@ -9,6 +9,22 @@ namespace troupe::apps::gpt {
 
 using core::Result;
 
+namespace {
+
+using Stages = std::vector<std::unique_ptr<TrainableStage>>;
+
+/// What each of them has, one after another.
+template <class Get>
+auto of_each(const Stages& stages, const Get& get) {
+  decltype(get(*stages.front())) all;
+  for (const auto& stage : stages) {
+    for (const auto& one : get(*stage)) all.push_back(one);
+  }
+  return all;
+}
+
+}  // namespace
+
 PieceStage::PieceStage(InStep& members, std::vector<std::unique_ptr<TrainableStage>> stages)
     : members_(members), stages_(std::move(stages)) {
   CHECK(stages_.size() == members_.members(), "each member has a stage");
@@ -44,6 +60,22 @@ Result<void> PieceStage::run(const StagePass& pass, const Body& body) {
         pass.gradients.empty() ? pass.gradients : pass.gradients.subspan(member * count, count);
     return body(*stages_[member], {pass.parameters, gradients, hooks});
   });
+}
+
+StageRows PieceStage::input(int slot) {
+  return of_each(stages_, [&](auto& stage) { return stage.input(slot); });
+}
+
+StageRows PieceStage::output(int chunk, int slot) {
+  return of_each(stages_, [&](auto& stage) { return stage.output(chunk, slot); });
+}
+
+StageRows PieceStage::gradient(int slot) {
+  return of_each(stages_, [&](auto& stage) { return stage.gradient(slot); });
+}
+
+std::vector<HeadFactors> PieceStage::head_factors(int chunk, int slot) {
+  return of_each(stages_, [&](auto& stage) { return stage.head_factors(chunk, slot); });
 }
 
 Result<void> PieceStage::forward(int chunk, PassSlots slots, const StagePass& pass, StageText text) {

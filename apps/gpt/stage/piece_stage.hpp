@@ -13,7 +13,7 @@ namespace troupe::apps::gpt {
 /// A stage on a rank that plays several of the members that share each sequence: a stage for each of them, in
 /// step. Passes have one gradient pointer per parameter and member, first all of the first member; hooks are
 /// called once, when all members have come to them; losses are those of each member, microbatch by
-/// microbatch. For a rank that has all layers and all experts.
+/// microbatch. For a rank that has all experts.
 class PieceStage final : public TrainableStage {
  public:
   /// There are as many stages as members, which exchange what they share by InStep::meet(). `members` must
@@ -22,14 +22,12 @@ class PieceStage final : public TrainableStage {
 
   const ParameterTable& table() const override { return stages_.front()->table(); }
   core::DType dtype() const override { return stages_.front()->dtype(); }
-  std::size_t own_rows() const override { return stages_.size() * stages_.front()->own_rows(); }
-  std::size_t own_rows_of(std::size_t length) const override {
-    return stages_.size() * stages_.front()->own_rows_of(length);
-  }
+  std::size_t own_rows() const override { return stages_.front()->own_rows(); }
+  std::size_t own_rows_of(std::size_t length) const override { return stages_.front()->own_rows_of(length); }
 
-  gpu::BufferView input(int slot) override { return stages_.front()->input(slot); }
-  gpu::BufferView output(int chunk, int slot) override { return stages_.front()->output(chunk, slot); }
-  gpu::BufferView gradient(int slot) override { return stages_.front()->gradient(slot); }
+  StageRows input(int slot) override;
+  StageRows output(int chunk, int slot) override;
+  StageRows gradient(int slot) override;
 
   core::Result<void> forward(int chunk, PassSlots slots, const StagePass& pass, StageText text) override;
   core::Result<void> loss(int chunk, int slot, const StagePass& pass, StageText text) override;
@@ -37,9 +35,7 @@ class PieceStage final : public TrainableStage {
   core::Result<void> backward(int chunk, int slot, const StagePass& pass, StageText text) override;
   core::Result<void> backward_weight(int slot, const StagePass& pass) override;
 
-  HeadFactors head_factors(int chunk, int slot) override {
-    return stages_.front()->head_factors(chunk, slot);
-  }
+  std::vector<HeadFactors> head_factors(int chunk, int slot) override;
   void add_head_gradient(const HeadFactors& factors, float* gradient) override {
     stages_.front()->add_head_gradient(factors, gradient);
   }

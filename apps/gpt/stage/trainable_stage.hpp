@@ -81,17 +81,18 @@ class TrainableStage {
   virtual const ParameterTable& table() const = 0;
   /// The dtype of parameters and rows.
   virtual core::DType dtype() const = 0;
-  /// The rows of the residual stream that this rank keeps of a microbatch.
+  /// The rows of the residual stream that this rank keeps of a microbatch, in each place.
   virtual std::size_t own_rows() const = 0;
   /// The same for one sequence of `length` tokens.
   virtual std::size_t own_rows_of(std::size_t length) const = 0;
 
-  /// Own rows (N, C): a forward's input, in a slot of inputs, unless the chunk begins the model; its output;
-  /// and the gradient, with respect to the output first and after backward to the input. On a GPU the balance
-  /// losses of the microbatch, one double per layer, follow the rows in models with experts.
-  virtual gpu::BufferView input(int slot) = 0;
-  virtual gpu::BufferView output(int chunk, int slot) = 0;
-  virtual gpu::BufferView gradient(int slot) = 0;
+  /// Own rows (N, C), those of each of this rank's pieces of sequences in a place of their own: a forward's
+  /// input, in a slot of inputs, unless the chunk begins the model; its output; and the gradient, with
+  /// respect to the output first and after backward to the input. On a GPU the balance losses of the
+  /// microbatch, one double per layer, follow the rows in models with experts.
+  virtual StageRows input(int slot) = 0;
+  virtual StageRows output(int chunk, int slot) = 0;
+  virtual StageRows gradient(int slot) = 0;
 
   /// The text may be freed once forward and loss have returned, but on the host it must stay until the end of
   /// backward and of deferred work.
@@ -106,9 +107,10 @@ class TrainableStage {
   virtual core::Result<void> backward(int chunk, int slot, const StagePass& pass, StageText text) = 0;
   virtual core::Result<void> backward_weight(int slot, const StagePass& pass) = 0;
 
-  /// For a chunk that ends the model, once backward reports the output layer as ready.
-  virtual HeadFactors head_factors(int chunk, int slot) = 0;
-  /// Adds a microbatch's contribution to `gradient` (V, C).
+  /// Those of each of this rank's pieces, for a chunk that ends the model, once backward reports the output
+  /// layer as ready.
+  virtual std::vector<HeadFactors> head_factors(int chunk, int slot) = 0;
+  /// Adds the contribution of a microbatch, or of a piece of it, to `gradient` (V, C).
   virtual void add_head_gradient(const HeadFactors& factors, float* gradient) = 0;
   /// Where forward sent the rows, of one of this rank's pieces of sequences, in a model with experts: for all
   /// layers, of which the chunk's are in use.

@@ -42,9 +42,9 @@ class TimedWork final : public StageWork {
     return {};
   }
   // Nobody reads them, so they are the same for all.
-  gpu::BufferView input(int) override { return gpu::view_of(std::span(rows_)); }
-  gpu::BufferView output(int, int) override { return input(0); }
-  gpu::BufferView gradient(int) override { return input(0); }
+  StageRows input(int) override { return {gpu::view_of(std::span(rows_))}; }
+  StageRows output(int, int) override { return input(0); }
+  StageRows gradient(int) override { return input(0); }
 
   const Busy& busy() const { return busy_; }
 
