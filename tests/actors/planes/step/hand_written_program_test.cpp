@@ -30,11 +30,11 @@ using core::Queue;
 using testing::ElementsAre;
 
 constexpr std::int64_t kHandElements = 128;
-using Log = std::vector<std::string>;
+using EventLog = std::vector<std::string>;
 
 /// Events by number, in the order in which they were first recorded or waited for.
 struct Seen {
-  Log log;
+  EventLog log;
   std::map<const gpu::EventState*, int> events;
 
   int number(const gpu::EventState* event) {
@@ -242,7 +242,7 @@ TEST(HandWrittenProgram, TakesStagingCreditsInTurnAndAwaitsTheirReturn) {
   job.run();
 
   // There are two credits, so the third entry takes the first one's again: of event 1, which it recorded.
-  Log of_credits;
+  EventLog of_credits;
   for (const auto& line : job.seen[0].log) {
     if (line == "communication waits for 1" || line == "update records 1" ||
         line == "communication waits for 4" || line == "update records 4")
