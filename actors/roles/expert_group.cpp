@@ -74,7 +74,9 @@ void ExpertGroupMachine::on(const messages::StepBegan& begun) {
 void ExpertGroupMachine::on(const messages::RowsCounted& counted, Outbox& outbox) {
   if (state_ == State::failed) return refuse(counted.exchange, failure_.code, failure_.message, outbox);
   if (counted.exchange <= last_) return;
-  std::erase_if(exchanges_, [&](const auto& one) { return !is_training(one.second); });
+  std::erase_if(exchanges_, [&](const auto& one) {
+    return !is_training(one.second) && one.first + config_.pieces <= counted.exchange;
+  });
   if (exchanges_.size() >= config_.most_exchanges) {
     return refuse(counted.exchange, Errc::invalid_argument,
                   fmt::format("layer {} has {} exchanges of rows in this step, and room for {}; give "

@@ -24,6 +24,8 @@ struct ExpertGroupConfig {
   /// Exchanges of a step that may be open at once, until their rows have come back twice: each is a credit
   /// for so many rows.
   std::size_t most_exchanges = 1;
+  /// Exchanges in no step that are open at once: those of this rank's pieces of a lane, one after another.
+  std::size_t pieces = 1;
   double bias_rate = 0;  ///< by which a committed step moves the router's biases; 0: it has none
 };
 

@@ -115,8 +115,8 @@ class Session {
   }
   /// How many gradients are kept apart here for this parameter, per round: 1; for experts
   /// (ParameterSpec::is_expert) the size of group "ep", of whose ranks each is a source, by its index in the
-  /// group; or the pieces of a lane that this rank computes (TrainingOptions::context_pieces). Each source
-  /// has its own gradient memory. Call gradient_ready() when all are added.
+  /// group; for a rank with P pieces of a lane (TrainingOptions::context_pieces) times P, piece p of index i
+  /// being i * P + p. Each source has its own gradient memory. Call gradient_ready() when all are added.
   core::Result<int> sources(core::ParameterIndex index) const;
   /// The same memory for kernels, wherever it is.
   core::Result<gpu::BufferView> parameter_memory(core::ParameterIndex index) const;

@@ -110,7 +110,7 @@ struct ExpertRouting {
   /// Rows of one rank's tokens among those that come here, for one expert.
   struct Product {
     std::uint32_t expert = 0;  ///< among those here
-    int source = 0;            ///< the rank, as Session::gradient() takes it
+    int source = 0;            ///< the rank's index, from which Session::sources() has the source
     std::size_t first = 0, end = 0;
   };
 

@@ -49,9 +49,9 @@ Dispatch dispatch_of_parts(const ExpertSpread& spread, const Dispatch& whole) {
 }
 
 Result<std::int64_t> most_expert_rows(const ExpertSpread& spread, const RoutedTokens& routed) {
-  const auto& [tokens, choices, members, capacity_factor] = routed;
+  const auto& [tokens, choices, members, members_of_rank, capacity_factor] = routed;
   // Those of the group that have the same microbatch.
-  const std::size_t together = std::min(spread.ranks, members);
+  const std::size_t together = std::min(spread.ranks, members / members_of_rank);
   auto most = static_cast<std::int64_t>(together * tokens * choices);
   if (capacity_factor) {
     const auto capacity = TRY(expert_capacity(static_cast<std::int64_t>(members * tokens), choices,

@@ -54,11 +54,11 @@ Dispatch dispatch_of_parts(const ExpertSpread& spread, const Dispatch& dispatch)
 
 /// What the ranks of an expert-parallel group have of a microbatch.
 struct RoutedTokens {
-  std::size_t tokens = 0;  ///< of each rank
+  std::size_t tokens = 0;  ///< of each rank in an exchange
   std::size_t choices = 0;
-  /// Consecutive ranks that share a microbatch, each with as many of its tokens, and decide about it
-  /// together.
-  std::size_t members = 1;
+  /// Those that share a microbatch, each with as many of its tokens, and decide about it together: so many
+  /// of them on each of consecutive ranks, where each takes part in an exchange of its own.
+  std::size_t members = 1, members_of_rank = 1;
   std::optional<double> capacity_factor{};  ///< of a microbatch; none: all choices are kept
 };
 

@@ -163,7 +163,7 @@ struct ExpertLayerOptions {
   /// None: for all that can come.
   std::optional<std::int64_t> most_rows{};
   /// Exchanges of rows that a rank may have open, each until its gradients have come back or the step is
-  /// decided; 0: as many as a step has lanes and microbatches.
+  /// decided; 0: as many as a step has lanes and microbatches, for each of the rank's pieces of these.
   std::size_t exchanges = 0;
   /// By how much a committed step moves the router's biases, which even out the load without a loss. 0: it
   /// has none. Above 0 scores are sigmoids, and those of the chosen experts are divided by their sum.

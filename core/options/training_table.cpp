@@ -104,8 +104,7 @@ Rows of_axes(TrainingOptions& training) {
        number(training.context_parallel, {1, kMostRanks})},
       {"context-pieces",
        "Pieces of each lane, a multiple of the ranks that share it: bits depend on it instead of on these; "
-       "0: "
-       "as many",
+       "0: as many",
        number(training.context_pieces, {0, kMostRanks})},
       {"expert-parallel", "Data-parallel ranks that the experts of a layer are distributed over; group ep",
        number(training.expert_parallel, {1, kMostRanks})},

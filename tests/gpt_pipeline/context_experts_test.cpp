@@ -1,7 +1,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
-#include <tuple>
+#include <string>
 
 #include "tests/gpt_pipeline/context_job.hpp"
 
@@ -22,9 +22,10 @@ const Trained& one_rank(bool tied, bool capacity, const Corpus& corpus) {
 }
 
 const Trained& plainest_of(const Cut& cut, const Corpus& corpus) {
-  static std::map<std::tuple<bool, bool, int, int>, Trained> known;
-  auto& found = known[{cut.tied, cut.capacity, cut.tensor, cut.context}];
-  if (found.losses.empty()) found = run_context(without_stages(cut), corpus, 20)[0];
+  static std::map<std::string, Trained> known;
+  const Cut whole = without_stages(cut);
+  auto& found = known[whole.name()];
+  if (found.losses.empty()) found = run_context(whole, corpus, 20)[0];
   return found;
 }
 
@@ -53,6 +54,12 @@ std::vector<Cut> cuts_of_both() {
       add({.strategy = strategy, .capacity = capacity, .expert_parallel = 4, .context = 2}, 2);
       add({.strategy = strategy, .tensor = 2, .capacity = capacity, .expert_parallel = 2, .context = 2});
       add({.stages = 2, .strategy = strategy, .capacity = capacity, .expert_parallel = 2, .context = 2});
+      // Each rank has several pieces.
+      add({.strategy = strategy, .capacity = capacity, .expert_parallel = 2, .pieces = 2}, 2);
+      add({.strategy = strategy, .capacity = capacity, .expert_parallel = 2, .context = 2, .pieces = 4});
+      add({.strategy = strategy, .capacity = capacity, .expert_parallel = 4, .context = 2, .pieces = 4}, 2);
+      add({.strategy = strategy, .tensor = 2, .capacity = capacity, .expert_parallel = 2, .pieces = 4}, 2);
+      add({.stages = 2, .strategy = strategy, .capacity = capacity, .expert_parallel = 2, .pieces = 4}, 2);
     }
     add({.strategy = Strategy::zero2, .capacity = capacity, .expert_parallel = 2, .context = 4});
     add({.strategy = Strategy::zero1, .capacity = capacity, .expert_parallel = 4, .context = 4}, 2);
@@ -67,6 +74,14 @@ std::vector<Cut> cuts_of_both() {
            .capacity = capacity,
            .context = 2},
           2);
+      add({.stages = 2,
+           .schedule = schedule,
+           .chunks = chunks,
+           .strategy = Strategy::zero3,
+           .capacity = capacity,
+           .expert_parallel = 2,
+           .context = 2,
+           .pieces = 4});
       add({.stages = 2,
            .schedule = schedule,
            .chunks = chunks,
@@ -134,6 +149,9 @@ const Cut kStages{
 
 const Cut kSpread{.ranks = 4, .experts = true, .capacity = true, .expert_parallel = 4, .context = 2};
 
+const Cut kPieces{
+    .ranks = 4, .experts = true, .capacity = true, .expert_parallel = 4, .context = 2, .pieces = 4};
+
 const Cut kLayers{.ranks = 4, .tensor = 2, .sequence = true, .experts = true, .capacity = true, .context = 2};
 
 TEST(ContextOfExperts, AnswersAsOneRank) {
@@ -150,7 +168,7 @@ TEST(ContextOfExperts, AnswersAsOneRank) {
     return ask(cut, options, text.corpus(), folder.path("exported"));
   };
   const auto whole = said_of({.strategy = Strategy::ddp, .experts = true, .capacity = true})[0];
-  for (const Cut& cut : {kStages, kLayers, kSpread}) {
+  for (const Cut& cut : {kStages, kLayers, kSpread, kPieces}) {
     const auto shared = said_of(without_stages(cut))[0];
 
     const auto ranks = said_of(cut);

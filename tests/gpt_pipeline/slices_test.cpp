@@ -121,10 +121,8 @@ std::vector<Cut> meshes() {
             all.add_next(next);
             all.add_next(next);
           }
-          if (context == 4) {
-            next.expert_parallel = 4;
-            all.add(next, 1);
-          }
+          next.expert_parallel = std::max(context, 2);
+          all.add(next, 2);
           next.experts = false;
           next.expert_parallel = 1;
           next.stages = 2;

@@ -304,7 +304,6 @@ TEST(PlanSharedCapacity, SaysWhatCannotBeShared) {
        "--context-pieces 2 are not shared evenly by --context-parallel 4"},
       {"Qwen3-8B", "--context-pieces 2 --stages 2", "only with one stage"},
       {"Qwen3-8B", "--context-pieces 2 --numerics fast", "only with one stage and --numerics ordered"},
-      {"Qwen3-30B-A3B", "--context-pieces 2 --expert-parallel 2", "cannot distribute experts yet"},
       {"Qwen3-8B", "--ranks 1048576 --tensor-parallel 8", "1048576 ranks for each of 8 parts of the model"},
   };
   for (const auto& [model, arguments, message] : refusals) {

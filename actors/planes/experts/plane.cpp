@@ -60,8 +60,9 @@ Result<void> ExpertPlane::open() {
   const auto members = plan_.mesh.group(core::GroupKind::ep, options_.rank);
   const auto place =
       static_cast<std::size_t>(std::find(members.begin(), members.end(), options_.rank) - members.begin());
-  const auto of_step =
-      static_cast<std::size_t>(plan_.options.lanes) * static_cast<std::size_t>(plan_.options.microbatches);
+  const auto pieces = static_cast<std::size_t>(plan_.options.own_pieces());
+  const auto of_step = pieces * static_cast<std::size_t>(plan_.options.lanes) *
+                       static_cast<std::size_t>(plan_.options.microbatches);
   std::size_t bytes = 0;
   for (const auto& layer : plan_.options.experts)
     bytes += aligned(layer.experts * sizeof(float)) + aligned(2 * layer.experts * sizeof(std::int64_t));
@@ -92,6 +93,7 @@ Result<void> ExpertPlane::open() {
                     .place = place,
                     .most_rows = given.most_rows.value_or(most),
                     .most_exchanges = given.exchanges > 0 ? given.exchanges : of_step,
+                    .pieces = pieces,
                     .bias_rate = given.bias_rate};
     layer.bias_memory = take(given.experts * sizeof(float));
     layer.load_memory = take(2 * given.experts * sizeof(std::int64_t));

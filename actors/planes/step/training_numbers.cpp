@@ -31,11 +31,7 @@ core::Result<void> check_pieces(const core::TrainingOptions& options) {
         "as many of its pieces; choose a multiple of {}, or 0",
         pieces, cp, cp);
   }
-  if (pieces == cp || options.expert_ranks() == 1) return {};
-  return core::fail(core::Errc::unavailable,
-                    "context_pieces {} with context_parallel {}: ranks with several pieces of a lane cannot "
-                    "distribute experts yet; use context_parallel {} or expert_parallel 1",
-                    pieces, cp, pieces);
+  return {};
 }
 
 core::Result<void> check_options(const core::TrainingOptions& options, int data_parallel) {

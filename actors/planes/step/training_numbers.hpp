@@ -11,7 +11,6 @@ namespace troupe::actors {
 
 /// Ranks with lanes of their own, or groups of those that share them: all, over those that share a model.
 core::Result<int> data_parallel_of(const core::TrainingOptions& options, core::WorldSize world);
-/// Errc::unavailable, too, for pieces that a rank cannot have several of.
 core::Result<void> check_pieces(const core::TrainingOptions& options);
 /// Lanes are filled in.
 core::Result<void> check_options(const core::TrainingOptions& options, int data_parallel);

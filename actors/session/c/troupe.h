@@ -296,10 +296,10 @@ troupe_status troupe_parameter(troupe_session* session, uint32_t parameter, void
 troupe_status troupe_gradient(troupe_session* session, uint32_t parameter, void** data, size_t* bytes,
                               troupe_error* error);
 /* The number of ranks whose lanes contribute to this parameter's gradient here, per round: 1, or for an expert's
-   parameter the size of group "ep". */
+   parameter the size of group "ep"; times the pieces of a lane that a rank computes (option "context-pieces"). */
 troupe_status troupe_sources(troupe_session* session, uint32_t parameter, int32_t* count, troupe_error* error);
-/* Like troupe_gradient(), for tokens from the member of group "ep" with the index `source`. Each source has its own
-   gradient memory; call troupe_gradient_ready() when all are added. */
+/* Like troupe_gradient(), for tokens of the member i of group "ep", or of its piece p of P: source i * P + p. Each
+   source has its own gradient memory; call troupe_gradient_ready() when all are added. */
 troupe_status troupe_gradient_of_source(troupe_session* session, uint32_t parameter, int32_t source, void** data,
                                         size_t* bytes, troupe_error* error);
 /* The same memory for kernels, wherever it is. */

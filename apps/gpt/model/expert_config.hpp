@@ -37,9 +37,9 @@ struct ExpertConfig {
   /// that owners() gives to `place`. All hold the rest of the model.
   std::size_t ranks = 1;
   std::size_t place = 0;
-  /// Ranks that share each microbatch, whose routers decide about all of its rows: neighbours, as those
-  /// above.
-  std::size_t members = 1;
+  /// Those that share each microbatch, whose routers decide about all of its rows: so many of them on each
+  /// of neighbouring ranks.
+  std::size_t members = 1, members_of_rank = 1;
   /// Parts of each expert that are on different ones of `ranks`: consecutive ones have the parts of the same
   /// experts, of which feed_forward is then the part's.
   std::size_t parts = 1;

@@ -11,7 +11,7 @@ using core::Result;
 Result<PlannedRows> AbsentPeers::plan(std::size_t, const core::Dispatch& dispatch) {
   const auto most = static_cast<std::int64_t>(config_.most_rows(rows_));
   // Ranks that share a microbatch share its capacity, too.
-  const std::size_t together = std::min(config_.ranks, config_.members);
+  const std::size_t together = std::min(config_.ranks, config_.members / config_.members_of_rank);
   auto exchange = TRY(core::plan_without_others(config_.owners(), config_.place, together, dispatch, most));
   return PlannedRows{0, std::move(exchange)};
 }

@@ -42,7 +42,7 @@ class ExpertPeers {
                                             std::size_t row_bytes) = 0;
   virtual core::Result<void> wait() = 0;
   /// Where the gradient of an expert's parameter that this rank has is added, for tokens of the rank
-  /// `source`: floats, or what the pass computes with.
+  /// `source`, or of one of its pieces of sequences: floats, or what the pass computes with.
   virtual void* gradient(std::size_t parameter, std::size_t source) = 0;
 };
 

@@ -30,15 +30,12 @@ Result<void> check_pieces(const TrainerOptions& options, gpu::DeviceKind device)
                 "--context-pieces fixes the order of sums, which fast numerics leave to the back-end; use "
                 "--numerics ordered, or leave --context-pieces out");
   }
-  const bool spreads_experts = training.expert_ranks() > 1 || training.expert_columns() > 1;
-  const char* beside = device == gpu::DeviceKind::cuda ? "on a GPU"
-                       : spreads_experts               ? "with experts on several ranks"
-                                                       : nullptr;
-  if (beside == nullptr) return {};
-  return fail(Errc::unavailable,
-              "{} a rank computes one piece of each sequence, found --context-pieces {} for {} of them; use "
-              "--context-parallel {}, or leave --context-pieces out",
-              beside, pieces, ranks, pieces);
+  if (device != gpu::DeviceKind::cuda) return {};
+  return fail(
+      Errc::unavailable,
+      "on a GPU a rank computes one piece of each sequence, found --context-pieces {} for {} of them; "
+      "use --context-parallel {}, or leave --context-pieces out",
+      pieces, ranks, pieces);
 }
 
 }  // namespace

@@ -63,11 +63,13 @@ std::vector<core::DeclaredOperation> expert_operations(const ModelConfig& config
     const auto& unit = own.specs[block.experts->router].unit;
     CHECK(unit.has_value(), "a layer is a unit");
     const core::UnitIndex layer{static_cast<std::uint32_t>(*unit)};
-    operations.push_back(
-        {"ep", Kind::all_gather, DType::i64, every(experts.owners().experts), false, Pass::forward, layer});
+    const auto add = [&](const core::DeclaredOperation& of_member) {
+      operations.insert(operations.end(), experts.members_of_rank, of_member);
+    };
+    add({"ep", Kind::all_gather, DType::i64, every(experts.owners().experts), false, Pass::forward, layer});
     for (const auto pass : {Pass::forward, Pass::backward}) {
-      operations.push_back({"ep", Kind::all_to_all, DType::u8, slots, true, pass, layer});
-      operations.push_back({"ep", Kind::all_to_all, DType::u8, received, true, pass, layer});
+      add({"ep", Kind::all_to_all, DType::u8, slots, true, pass, layer});
+      add({"ep", Kind::all_to_all, DType::u8, received, true, pass, layer});
     }
   }
   return operations;
@@ -90,6 +92,8 @@ Result<ModelConfig> model_of_rank(ModelConfig config, const core::TrainingOption
   config.experts.feed_forward = config.experts.feed_forward / parts * config.experts.columns;
   config.experts.ranks = static_cast<std::size_t>(std::max(training.expert_ranks(), 1));
   config.experts.members = static_cast<std::size_t>(std::max(training.pieces_of_lane(), 1));
+  config.experts.members_of_rank = static_cast<std::size_t>(
+      std::max(training.pieces_of_lane() / std::max(training.context_parallel, 1), 1));
   config.experts.grouped = training.numerics == core::Numerics::fast && config.experts.ranks > 1;
   // Those with the same share of the layers: tensor-parallel ranks have neighbouring numbers.
   config.experts.place =
@@ -157,9 +161,10 @@ SessionPeers::SessionPeers(actors::Session& session, const Groups& groups, const
 Result<void> SessionPeers::begin_lane() {
   gradients_.assign(is_expert_.size(), {});
   if (groups_.experts == nullptr) return {};
+  const int sources = groups_.experts->size() * session_.training().own_pieces();
   for (std::size_t own = 0; own < places_.size(); ++own) {
     const std::size_t p = places_[own];
-    for (int source = 0; is_expert_[p] && source < groups_.experts->size(); ++source) {
+    for (int source = 0; is_expert_[p] && source < sources; ++source) {
       const auto memory = TRY(session_.gradient_memory(index_of_parameter(own), source));
       gradients_[p].push_back(memory.as<float>().data());
     }

@@ -85,9 +85,10 @@ class SessionPeers final : public ExpertPeers {
 };
 
 /// What a rank's peers post in a microbatch of `rows` tokens, as SessionOptions::operations: for each layer
-/// with experts the counts, then tokens to their experts and back; in backward gradients go the same ways,
-/// with the counts of forward. Empty where no experts are distributed. `own` is the table of the rank,
-/// `element_bytes` of what passes compute with; rows that come back have a term of each of its `slices`.
+/// with experts the counts, then tokens to their experts and back, each for all of its pieces in turn; in
+/// backward gradients go the same ways, with the counts of forward. Empty where no experts are distributed.
+/// `own` is the table of the rank, `element_bytes` of what passes compute with; rows that come back have a
+/// term of each of its `slices`.
 std::vector<core::DeclaredOperation> expert_operations(const ModelConfig& config, const ParameterTable& own,
                                                        std::size_t rows, std::size_t element_bytes,
                                                        std::size_t slices = 1);

@@ -131,14 +131,12 @@ Result<void> StageLanes::find_gradients(int chunk, std::span<float*> gradients) 
   const auto [begin, end] = parameters_.chunk(chunk);
   for (std::size_t place = begin; place < end; ++place) {
     const auto index = *parameters_.index(place);
-    const int sources = TRY(session_.sources(index));
-    if (pieces_ == 1) {  // an expert's has one gradient per source
-      gradients[place] = sources > 1 ? nullptr : TRY(session_.gradient_memory(index)).as<float>().data();
-      continue;
-    }
-    for (int piece = 0; piece < sources; ++piece) {
-      gradients[static_cast<std::size_t>(piece) * table_.specs.size() + place] =
-          TRY(session_.gradient_memory(index, piece)).as<float>().data();
+    const auto sources = static_cast<std::size_t>(TRY(session_.sources(index)));
+    for (std::size_t piece = 0; piece < pieces_; ++piece) {
+      float*& gradient = gradients[piece * table_.specs.size() + place];
+      gradient = nullptr;
+      if (sources > pieces_) continue;  // of an expert, which has them by source
+      gradient = TRY(session_.gradient_memory(index, static_cast<int>(piece))).as<float>().data();
     }
   }
   return {};

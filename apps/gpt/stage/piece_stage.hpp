@@ -12,13 +12,14 @@ namespace troupe::apps::gpt {
 
 /// A stage on a rank that plays several of the members that share each sequence: a stage for each of them, in
 /// step. Passes have one gradient pointer per parameter and member, first all of the first member; hooks are
-/// called once, when all members have come to them; losses are those of each member, microbatch by
-/// microbatch. For a rank that has all experts.
+/// called once, when all members have come to them, and peers for one member after another; losses are those
+/// of each member, microbatch by microbatch.
 class PieceStage final : public TrainableStage {
  public:
   /// There are as many stages as members, which exchange what they share by InStep::meet(). `members` must
   /// outlive it.
   PieceStage(InStep& members, std::vector<std::unique_ptr<TrainableStage>> stages);
+  ~PieceStage() override;
 
   const ParameterTable& table() const override { return stages_.front()->table(); }
   core::DType dtype() const override { return stages_.front()->dtype(); }
@@ -51,10 +52,13 @@ class PieceStage final : public TrainableStage {
   using Body = std::function<core::Result<void>(TrainableStage& stage, const StagePass& pass)>;
   core::Result<void> run(const StagePass& pass, const Body& body);
   /// A member's: each call comes to the rank's own once all members make it.
-  StepHooks hooks_of(const StepHooks& own);
+  StepHooks hooks_of(std::size_t member, const StepHooks& own);
+
+  class Peers;
 
   InStep& members_;
   std::vector<std::unique_ptr<TrainableStage>> stages_;
+  std::unique_ptr<Peers> peers_;
 };
 
 }  // namespace troupe::apps::gpt

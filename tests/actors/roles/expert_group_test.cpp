@@ -192,6 +192,29 @@ TEST(ExpertGroup, FailsASteplessExchangeWithTooManyRows) {
   EXPECT_EQ(machine.refusal(), "");
 }
 
+TEST(ExpertGroup, KeepsASteplessExchangeOfEachPiece) {
+  for (const std::size_t pieces : {1, 2}) {
+    auto config = of_two();
+    config.pieces = pieces;
+    ExpertGroupMachine machine(config);
+    MachineProbe probe(machine);
+    const auto moves = [&](std::uint64_t exchange) {
+      auto out = kOut;
+      out.exchange = exchange;
+      return performed<MoveRows>(probe.say(out)).size() == 1;
+    };
+    for (const std::uint64_t exchange : {4, 5}) {
+      probe.say(counted(exchange, kOwn, Lane{-1}));
+      probe.say(messages::CountsKnown{exchange, {kOther, kOwn}});
+    }
+
+    EXPECT_EQ(moves(4), pieces == 2);
+    EXPECT_TRUE(moves(5));
+    probe.say(counted(6, kOwn, Lane{-1}));
+    EXPECT_FALSE(moves(4));
+  }
+}
+
 // EG-3, and by the counts of all ranks, which this one has not.
 TEST(ExpertGroup, MovesBiasesPerCommittedStepByAllRanksCounts) {
   ExpertGroupMachine machine(of_two(0.25));

@@ -271,6 +271,8 @@ TEST(SpreadExperts, TakeRoomForAllRowsThatMayCome) {
   EXPECT_EQ(config.most_rows(10), 24U);
   config.members = 2;
   EXPECT_EQ(config.most_rows(10), 24U);
+  config.members_of_rank = 2;
+  EXPECT_EQ(config.most_rows(10), 48U) << "12 of one of the two on each rank";
 }
 
 TEST(SpreadExperts, ThatDoNotDivideAreRefused) {
