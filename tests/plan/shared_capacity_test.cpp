@@ -62,6 +62,9 @@ const SharedJob kSharedJobs[] = {
     {"Qwen3-8B", 2, true, 1, 2, 1, "1f1b", 1, 0, 4},
     {"Qwen3-8B", 1, false, 1, 1, 1, "1f1b", 1, 0, 0, 2},
     {"Qwen3-8B", 2, true, 1, 1, 1, "1f1b", 2, 0, 4, 8},
+    {"Qwen2.5-7B", 2, true, 1, 2, 2, "interleaved", 1, 0, 0, 2},
+    {"Mistral-7B-v0.3", 1, false, 1, 4, 1, "1f1b", 2, 0, 0, 4},
+    {"Qwen3-30B-A3B", 1, false, 4, 2, 1, "1f1b", 2, 0, 0, 4},
 };
 
 CapacityArguments arguments_of(const SharedJob& job) {
@@ -226,28 +229,32 @@ TEST(PlanSharedCapacity, SendsWhatTheTrainerCounts) {
   EXPECT_EQ(bytes["verdict"], 2'280);
 }
 
-/// What `gpt` counted on four real ranks: as above, but not tied, two ranks to a layer and two to a sequence.
+/// What `gpt` counted on real ranks: as above, but not tied.
 TEST(PlanSharedCapacity, SendsWhatTheTrainerCountsForPieces) {
   const tests::ScratchFolder folder;
   std::ofstream(folder.path("config.json")) << R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 16,
     "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "num_key_value_heads": 2,
     "head_dim": 8, "max_position_embeddings": 16, "vocab_size": 256, "tie_word_embeddings": false,
     "rms_norm_eps": 1e-5, "hidden_act": "silu", "model_type": "llama", "torch_dtype": "float32"})";
-  const auto context_of = [&](const std::string& pieces) {
-    const auto run = run_plan("capacity --model " + folder.path("config.json") +
-                              " --ranks 2 --rounds 4 --tensor-parallel 2 --context-parallel 2 --sequences 4 "
-                              "--length 16 --dtype f32 --strategy zero1 --json --context-pieces " +
-                              pieces);
+  const auto sent = [&](const std::string& axis, const std::string& how) {
+    const auto run =
+        run_plan("capacity --model " + folder.path("config.json") +
+                 " --rounds 4 --sequences 4 --length 16 --dtype f32 --strategy zero1 --json " + how);
     EXPECT_EQ(run.exit_code, 0) << run.err;
     std::pair<std::int64_t, std::int64_t> found;
     const auto json = Json::parse(run.out);
     for (const auto& one : json["strategies"][0]["communicators"])
-      if (one["axis"] == "context") found = {one["sent_bytes"], one["launches"]};
+      if (one["axis"] == axis) found = {one["sent_bytes"], one["launches"]};
     return found;
   };
+  const std::string layers = "--ranks 2 --tensor-parallel 2 --context-parallel 2 --context-pieces ";
+  const std::string stages = "--ranks 2 --stages 2 --context-parallel 2 --context-pieces 4";
 
-  EXPECT_EQ(context_of("2"), (std::pair<std::int64_t, std::int64_t>(49'152, 48)));
-  EXPECT_EQ(context_of("4"), (std::pair<std::int64_t, std::int64_t>(65'536, 48)));
+  EXPECT_EQ(sent("context", layers + "2"), (std::pair<std::int64_t, std::int64_t>(49'152, 48)));
+  EXPECT_EQ(sent("context", layers + "4"), (std::pair<std::int64_t, std::int64_t>(65'536, 48)));
+  EXPECT_EQ(sent("context", stages), (std::pair<std::int64_t, std::int64_t>(65'536, 24)));
+  EXPECT_EQ(sent("pipeline", stages).first, 8'192);
+  EXPECT_EQ(sent("pipeline", "--ranks 1 --stages 2 --context-pieces 2").first, 16'384);
 }
 
 /// Tensor-parallel ranks are neighbours; ranks with the same experts are as far apart as experts are spread.
@@ -302,8 +309,7 @@ TEST(PlanSharedCapacity, SaysWhatCannotBeShared) {
       {"Qwen3-8B", "--context-pieces 3", "--context-pieces 3 cuts a sequence in 6 runs of tokens"},
       {"Qwen3-8B", "--context-parallel 4 --context-pieces 2",
        "--context-pieces 2 are not shared evenly by --context-parallel 4"},
-      {"Qwen3-8B", "--context-pieces 2 --stages 2", "only with one stage"},
-      {"Qwen3-8B", "--context-pieces 2 --numerics fast", "only with one stage and --numerics ordered"},
+      {"Qwen3-8B", "--context-pieces 2 --numerics fast", "only with --numerics ordered"},
       {"Qwen3-8B", "--ranks 1048576 --tensor-parallel 8", "1048576 ranks for each of 8 parts of the model"},
   };
   for (const auto& [model, arguments, message] : refusals) {

@@ -123,13 +123,14 @@ class Traffic {
     const auto rows = 2 * count * (1 + shape_.slices);
     const double each = static_cast<double>(n - 1) / static_cast<double>(n) *
                         static_cast<double>(config.moe_router_topk * axes_.expert_parts()) * stream_bytes();
-    add("expert", n, axes_.tensor_parallel, 4 * count, n - 1, static_cast<double>(rows) * each);
+    add("expert", n, axes_.tensor_parallel, 4 * count * work_.pieces, n - 1,
+        static_cast<double>(rows * work_.pieces) * each);
   }
 
   void add_pipeline() {
     if (axes_.stages == 1) return;
     const auto chunks = static_cast<std::int64_t>(work_.layers.size());
-    const auto messages = 2 * chunks - (begins() ? 1 : 0) - (ends() ? 1 : 0);
+    const auto messages = work_.pieces * (2 * chunks - (begins() ? 1 : 0) - (ends() ? 1 : 0));
     const auto parts = axes_.sequence_parallel ? axes_.tensor_parallel : 1;
     add("pipeline", axes_.stages, axes_.tensor_parallel * work_.ranks, messages, 1,
         static_cast<double>(messages) * stream_bytes() / static_cast<double>(parts));
@@ -145,7 +146,7 @@ class Traffic {
       bytes = vocabulary * width * element();
     } else if (ends() && work_.is_ordered) {
       messages = 2 * static_cast<double>(work_.rounds);
-      bytes = static_cast<double>(work_.rounds) * tokens() * (vocabulary + width) * element();
+      bytes = static_cast<double>(work_.rounds * work_.pieces) * tokens() * (vocabulary + width) * element();
     } else if (ends()) {
       messages = 1;
       bytes = vocabulary * width * sizeof(float);

@@ -41,9 +41,10 @@ struct StageWorkload {
 ///     context    in a layer keys and values are gathered forward and backward, and their gradients summed:
 ///                6 (n - 1) N K b; a rank with p pieces of a sequence gives p terms of each gradient,
 ///                (4 + 2 p) (n - 1) N K b
-///     expert     in a layer with experts 4 exchanges, each of (n - 1) / n K' S where tokens go to all
-///                ranks alike
-///     pipeline   S for each boundary of a chunk, forward and backward; of a tied embedding the first stage
+///     expert     in a layer with experts 4 exchanges for each piece of a sequence, each of
+///                (n - 1) / n K' S where tokens go to all ranks alike
+///     pipeline   S for each boundary of a chunk and each piece, forward and backward; of a tied embedding
+///     the first stage
 ///                sends the values once, and the last one its gradient in f32, or in `ordered` numerics the
 ///                factors of each microbatch's, logits and normed rows
 ///

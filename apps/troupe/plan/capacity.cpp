@@ -83,12 +83,12 @@ Result<CapacityStage> stage_of(const PlannedModel& model, const CapacityPlan& pl
   found.tensors = TRY(core::stage_tensors(model.config, model.tensors, program.axes(), stage));
   if (program.stages == 1) {
     found.activations = core::activation_bytes(model.config, plan.microbatch);
-    found.activations *= program.own_pieces();
-    return found;
+  } else {
+    const auto slots = StageRunner(TRY(schedule_of(program)), stage).slots();
+    found.activations = core::activation_bytes(model.config, plan.microbatch,
+                                               {found.tensors.layers, slots.activations, slots.input});
   }
-  const auto slots = StageRunner(TRY(schedule_of(program)), stage).slots();
-  found.activations = core::activation_bytes(model.config, plan.microbatch,
-                                             {found.tensors.layers, slots.activations, slots.input});
+  found.activations *= program.own_pieces();
   return found;
 }
 

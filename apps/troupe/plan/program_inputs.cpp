@@ -61,10 +61,10 @@ core::Result<void> check_sharing(const ProgramArguments& arguments) {
                       "of it, or 0",
                       pieces, cp);
   }
-  if (pieces == cp || (arguments.stages == 1 && arguments.numerics == "ordered")) return {};
+  if (pieces == cp || arguments.numerics == "ordered") return {};
   return core::fail(core::Errc::unavailable,
-                    "--context-pieces {} with --context-parallel {}: ranks have several pieces only with one "
-                    "stage and --numerics ordered; use these, or --context-parallel {}",
+                    "--context-pieces {} with --context-parallel {}: ranks have several pieces only with "
+                    "--numerics ordered; use it, or --context-parallel {}",
                     pieces, cp, pieces);
 }
 
