@@ -87,7 +87,7 @@ class TinyTrainer {
     TRY(session_.begin_learning());
     TRY(forward());
     TRY(hear_of_sources(session_.lanes().front()));
-    TRY(backward(session_.lanes().front(), 0));
+    TRY(backward(0));
     const auto learned = TRY(session_.end_learning());
     witness_ = witness;
     if (witness_ != nullptr) witness_->learned(session_.rank());
@@ -108,10 +108,14 @@ class TinyTrainer {
       for (int m = 0; m < session_.training().microbatches; ++m) {
         TRY(session_.begin_microbatch(m));
         loss += TRY(forward());
-        TRY(backward(lane, m));
+        TRY(backward(m));
       }
-      const double weight = weight_of(lane);
-      TRY(options_.weighs ? session_.end_lane(loss * weight, weight) : session_.end_lane(loss));
+      std::vector<PieceLoss> losses;
+      for (int own = 0; own < session_.training().own_pieces(); ++own) {
+        const double weight = weight_of({lane, first_piece(session_.rank()) + own});
+        losses.push_back(options_.weighs ? PieceLoss{loss * weight, weight} : PieceLoss{loss});
+      }
+      TRY(session_.end_lane(losses));
     }
     if (witness_ != nullptr) witness_->finishes(session_.rank(), place_.step);
     auto outcome = TRY(session_.finish_step());
@@ -178,9 +182,26 @@ class TinyTrainer {
     return group.wait(TRY(group.broadcast(gpu::view_of(std::span(values)), core::DType::f32, owner)));
   }
 
-  /// The lanes of all ranks for whose data this one has gradients of biases.
+  /// A piece of a lane: what a gradient's data are.
+  struct Source {
+    core::Lane lane;
+    int piece;
+  };
+
+  /// The first of a rank's pieces of each of its lanes.
+  int first_piece(core::Rank rank) const {
+    return rank.value % session_.training().context_parallel * session_.training().own_pieces();
+  }
+
+  void add_sources(std::vector<Source>& sources, core::Rank rank, core::Lane lane) const {
+    for (int own = 0; own < session_.training().own_pieces(); ++own)
+      sources.push_back({lane, first_piece(rank) + own});
+  }
+
+  /// What this rank computes of a lane, and what all ranks do for whose data it has gradients of biases.
   core::Result<void> hear_of_sources(core::Lane lane) {
-    sources_ = {lane};
+    own_sources_.clear();
+    add_sources(own_sources_, session_.rank(), lane);
     if (expert_ranks() == 1) return {};
     const std::vector<std::int64_t> own{lane.value};
     std::vector<std::int64_t> all(static_cast<std::size_t>(expert_ranks()));
@@ -188,7 +209,8 @@ class TinyTrainer {
     TRY(group.wait(TRY(group.all_gather(gpu::view_of(std::span(own)), gpu::view_of(std::span(all)),
                                         core::DType::i64, TrainerGroup::Counts(all.size(), 1)))));
     sources_.clear();
-    for (const auto number : all) sources_.push_back({static_cast<std::int32_t>(number)});
+    for (std::size_t i = 0; i < all.size(); ++i)
+      add_sources(sources_, group.members()[i], {static_cast<std::int32_t>(all[i])});
     return {};
   }
 
@@ -215,45 +237,42 @@ class TinyTrainer {
     return std::accumulate(squares.begin(), squares.end(), 0.0);
   }
 
-  core::Result<void> backward(core::Lane lane, int microbatch) {
+  core::Result<void> backward(int microbatch) {
     TRY(session_.begin_backward());
     for (const auto layer : backward_) {
       const auto& own = parameters_of_[layer];
-      for (auto p = own.rbegin(); p != own.rend(); ++p) TRY(add_gradients(*p, lane, microbatch));
+      for (auto p = own.rbegin(); p != own.rend(); ++p) TRY(add_gradients(*p, microbatch));
     }
     leave();
     return {};
   }
 
-  core::Result<void> add_gradients(core::ParameterIndex p, core::Lane lane, int microbatch) {
+  core::Result<void> add_gradients(core::ParameterIndex p, int microbatch) {
     const auto& spec = session_.parameters()[p.value];
     TRY(use(core::Phase::backward, p));
     if (p == parameters_of_[unit_of(p)].back()) compute_(options_.layer_time);
     const auto values = TRY(parameter(p));
     float mean = 0;
     for (float value : values) mean += value / static_cast<float>(values.size());
-    const auto lanes = spec.is_expert ? sources_ : std::vector{lane};
-    for (std::size_t source = 0; source < lanes.size(); ++source) {
-      std::optional<int> whose;
-      if (spec.is_expert) whose = static_cast<int>(source);
-      const auto gradients = TRY(session_.gradient_memory(p, whose)).as<float>();
-      core::CounterRandom noise(options_.seed + static_cast<std::uint64_t>(microbatch + kPieces * piece()),
-                                spec.name, session_.next_step(), lanes[source]);
-      const auto weight = static_cast<float>(weight_of(lanes[source]));
-      for (std::size_t i = 0; i < values.size(); ++i)
-        gradients[i] += (0.3F * values[i] + 0.1F * mean + noise.uniform(i) - 0.5F) * weight;
+    const auto& sources = spec.is_expert ? sources_ : own_sources_;
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      const auto& source = sources[i];
+      const auto gradients = TRY(session_.gradient_memory(p, static_cast<int>(i))).as<float>();
+      core::CounterRandom noise(
+          options_.seed + static_cast<std::uint64_t>(microbatch + kPieces * source.piece), spec.name,
+          session_.next_step(), source.lane);
+      const auto weight = static_cast<float>(weight_of(source));
+      for (std::size_t e = 0; e < values.size(); ++e)
+        gradients[e] += (0.3F * values[e] + 0.1F * mean + noise.uniform(e) - 0.5F) * weight;
     }
     return session_.gradient_ready(p);
   }
 
-  /// The rank's, of each of its lanes.
-  int piece() const { return session_.rank().value % session_.training().context_parallel; }
-
-  /// The weight of this rank's piece: 1 unless lanes have weights of their own.
-  double weight_of(core::Lane lane) const {
+  /// 1 unless lanes have weights of their own.
+  double weight_of(const Source& source) const {
     if (!options_.weighs) return 1;
-    const core::CounterRandom random(options_.seed + static_cast<std::uint64_t>(piece()), "weights",
-                                     session_.next_step(), lane);
+    const core::CounterRandom random(options_.seed + static_cast<std::uint64_t>(source.piece), "weights",
+                                     session_.next_step(), source.lane);
     return static_cast<double>(random.bits(0) % 60 / 4);
   }
 
@@ -281,7 +300,7 @@ class TinyTrainer {
   CreditInvariants* witness_;
   std::vector<std::uint32_t> forward_, backward_;                 ///< layers in the order of their use
   std::vector<std::vector<core::ParameterIndex>> parameters_of_;  ///< each layer: its weight, and a bias
-  std::vector<core::Lane> sources_;
+  std::vector<Source> own_sources_, sources_;  ///< of all parameters but biases that ranks share; of these
   TrainerPlace place_;
   bool is_using_ = false;
 };

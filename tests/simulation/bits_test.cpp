@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <map>
 #include <optional>
+#include <tuple>
 
 #include "tests/simulation/simulated_job.hpp"
 
@@ -54,21 +56,26 @@ TEST(OrderedNumerics, GiveTheSameBitsForUnevenLanes) {
 
 TEST(OrderedNumerics, GiveTheSameBitsForPiecesOfLanesAnywhere) {
   const auto whole = simulate_tiny(1, 3, tiny_job(core::Strategy::ddp));
-  for (int pieces : {2, 3}) {
-    std::optional<std::uint64_t> reference;
+  std::map<int, std::uint64_t> references;
+  for (const auto& [pieces, context, experts] :
+       {std::tuple{2, 2, 1}, {2, 1, 1}, {2, 1, 2}, {3, 3, 1}, {3, 1, 1}, {4, 4, 1}, {4, 2, 2}, {4, 1, 2}}) {
     for (int places : {1, 2, 3}) {
+      if (places * context % experts != 0) continue;
       for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1, core::Strategy::zero3}) {
         auto options = tiny_job(strategy);
-        options.session.training.context_parallel = pieces;
-        auto outcome = simulate_tiny(places * pieces, 3, options);
+        options.session.training.context_parallel = context;
+        options.session.training.context_pieces = pieces;
+        options.session.training.expert_parallel = experts;
+        auto outcome = simulate_tiny(places * context, 3, options);
         ASSERT_EQ(problems_of(outcome.report), "") << places << " places";
         for (const auto& rank : outcome.ranks) {
-          if (!reference) reference = rank.state_hash;
-          ASSERT_EQ(rank.state_hash, *reference) << pieces << " pieces on " << places << " places";
+          const auto reference = references.emplace(pieces, rank.state_hash).first->second;
+          ASSERT_EQ(rank.state_hash, reference)
+              << pieces << " pieces on " << places << "x" << context << " ranks, " << experts << " to a bias";
         }
       }
     }
-    EXPECT_NE(*reference, whole.ranks[0].state_hash) << "each piece has data of its own";
+    EXPECT_NE(references.at(pieces), whole.ranks[0].state_hash) << "each piece has data of its own";
   }
 }
 

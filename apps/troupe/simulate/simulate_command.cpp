@@ -115,6 +115,11 @@ Options drawn(Options o, std::uint64_t seed) {
   std::uint64_t draws = 0;
   const auto below = [&](std::size_t bound) { return static_cast<int>(random.bits(draws++) % bound); };
   auto& training = o.training;
+  if (training.context_pieces > 0) {
+    do {
+      training.context_parallel = 1 + below(static_cast<std::size_t>(training.context_pieces));
+    } while (training.context_pieces % training.context_parallel != 0 || training.context_parallel > o.ranks);
+  }
   const int most = std::max(1, o.ranks / training.context_parallel);
   o.ranks = 1 + below(static_cast<std::size_t>(most));
   do {
@@ -214,7 +219,8 @@ core::Result<Run> one_seed(const Options& o, std::uint64_t seed,
   run.job = fmt::format("{} on {}x{} ranks, {} lanes, {} units", core::name_of(training.strategy),
                         training.optimizer_instances, job.ranks / training.optimizer_instances,
                         training.lanes, job.units);
-  if (training.context_parallel > 1) run.job += fmt::format(" of {} pieces", training.context_parallel);
+  if (const int pieces = training.pieces_of_lane(); pieces > 1)
+    run.job += fmt::format(", {} pieces, {} on a rank", pieces, training.own_pieces());
   if (!job.order.forward.empty()) run.job += ", forward " + text_of(job.order.forward);
   if (!job.order.backward.empty()) run.job += ", backward " + text_of(job.order.backward);
   if (!job.order.empty() && job.learns_order) run.job += ", learned";
@@ -226,7 +232,9 @@ core::Result<Run> one_seed(const Options& o, std::uint64_t seed,
   if (known == alone.end()) {
     auto reference = job;
     reference.training.optimizer_instances = 1;
-    reference.ranks = training.context_parallel;
+    reference.training.context_pieces = training.pieces_of_lane();
+    reference.training.context_parallel = 1;
+    reference.ranks = 1;
     reference.training.strategy = core::Strategy::ddp;
     reference.order = {};
     reference.learns_order = false;
@@ -287,7 +295,7 @@ void add_simulate_command(CLI::App& troupe, int& exit_code) {
       *command, "--strategy", strategy_or_any(*o, core::option_named(common, "strategy").value),
       "ddp, zero1, zero2, zero3, hsdp or hfsdp; any: each seed draws a job of at most --ranks ranks, its "
       "strategy, mesh, lanes, their weights, order of units (declared or learned) and a rank that may "
-      "die, and its bits are compared with those of one rank")
+      "die, and the ranks that share --context-pieces, and its bits are compared with those of one rank")
       ->capture_default_str();
   add_number(*command, "--units", o->units, {1, 1024}, "Layers of the model")->capture_default_str();
   add_number(
@@ -295,7 +303,7 @@ void add_simulate_command(CLI::App& troupe, int& exit_code) {
       "Virtual milliseconds that a layer's forward takes, and so does its backward; 0: a twentieth of one")
       ->capture_default_str();
   for (const auto* name : {"optimizer-instances", "gathered-units", "numerics", "wire-dtype",
-                           "context-parallel", "lanes", "microbatches"})
+                           "context-parallel", "context-pieces", "lanes", "microbatches"})
     add_common(*command, common, name);
   add_choice(*command, "--gather-dtype", o->gather_dtype, {"f8_e4m3", "f8_e5m2"},
              "Make weights bf16 and gather them in this dtype, with one scale per 32 elements");
