@@ -9,7 +9,7 @@ namespace troupe::actors {
 using core::Result;
 
 Result<void> DeviceCopies::copy(gpu::ConstBufferView from, gpu::BufferView to) {
-  auto stream = in_.data.compute();
+  auto stream = in_.data.marks().compute();
   if (stream == nullptr) {
     if (!stream_) stream_ = TRY(in_.world.device().create_stream({"first values", 0}));
     stream = stream_.get();
@@ -19,7 +19,7 @@ Result<void> DeviceCopies::copy(gpu::ConstBufferView from, gpu::BufferView to) {
 }
 
 Result<void> DeviceCopies::settle() {
-  return in_.data.compute() != nullptr ? wait(in_.data.compute()) : Result<void>{};
+  return in_.data.marks().compute() != nullptr ? wait(in_.data.marks().compute()) : Result<void>{};
 }
 
 Result<void> DeviceCopies::wait(gpu::StreamView stream) {

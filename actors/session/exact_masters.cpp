@@ -39,21 +39,9 @@ bool ExactMasters::empty() const {
 
 ExactMasters::Part ExactMasters::part_of(core::ParameterIndex index) const {
   const auto& spec = in_.plan.specs[index];
-  const auto& place = in_.plan.parameters[index];
-  const auto master = in_.data.state(StateKind::master, place.bucket);
-  if (spec.dtype == core::DType::f32 || !spec.trainable || master.bytes == 0) return {};
-  const auto held = in_.plan.held(core::TensorRole::optimizer, place.bucket, in_.rank());
-  const core::ElementRange part{std::max(place.range.start, held.start), std::min(place.range.end, held.end)};
-  const auto resting = in_.data.resting_parameter(index);
-  if (part.size() <= 0 || resting.range.size() == 0) return {};
-  const auto first = part.start - place.range.start;
-  const auto bytes = [](std::int64_t elements, std::size_t size) {
-    return static_cast<std::size_t>(elements) * size;
-  };
-  return {first,
-          master.subview(bytes(part.start - held.start, sizeof(float)), bytes(part.size(), sizeof(float))),
-          resting.memory.subview(bytes(first - resting.range.start, core::size_of(spec.dtype)),
-                                 bytes(part.size(), core::size_of(spec.dtype)))};
+  const auto master = in_.data.tensors().state(StateKind::master, index);
+  if (spec.dtype == core::DType::f32 || !spec.trainable) return {};
+  return {master.range.start, master.memory, in_.data.tensors().state(StateKind::parameter, index).memory};
 }
 
 Result<void> ExactMasters::write(core::ParameterIndex index, std::int64_t first,

@@ -120,7 +120,7 @@ Result<void> FirstValuesOfRanks::broadcast(const SharedParameters& shared) {
   if (!device.is_host_memory()) staging = TRY(device.allocate_staging(kPieceBytes));
   const bool is_first = shared.ranks.front() == in_.rank();
   for (const auto index : shared.parameters) {
-    const auto memory = in_.data.resting_parameter(index).memory;
+    const auto memory = in_.data.tensors().resting_parameter(index).memory;
     for (std::size_t at = 0; at < memory.bytes; at += kPieceBytes) {
       const auto place = memory.subview(at, std::min(kPieceBytes, memory.bytes - at));
       const auto piece = device.is_host_memory() ? place : staging.view().subview(0, place.bytes);

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "actors/planes/replica/copies.hpp"
-#include "actors/planes/step/state_memory.hpp"
 #include "actors/session/joint_load.hpp"
 #include "core/checkpoint/save_plan.hpp"
 #include "core/errors.hpp"
@@ -86,8 +85,8 @@ Result<void> GatheredCopies::plan() {
 }
 
 Result<void> GatheredCopies::exchange(UploadPool* uploads) {
-  JointLoad load({in_.world, in_.inbox, in_.rendezvous, in_.data, hosts_, in_.options.checkpoint.load,
-                  in_.options.checkpoint.deadline, true},
+  JointLoad load({in_.world, in_.inbox, in_.rendezvous, in_.data.launches(), hosts_,
+                  in_.options.checkpoint.load, in_.options.checkpoint.deadline, true},
                  attempt_);
   return load.share(*survival_, {core::targets_of(in_.state.structure), spans_of(in_.memory)}, held_,
                     uploads);

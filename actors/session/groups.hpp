@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/planes/step/data_plane.hpp"
+#include "actors/planes/step/communication.hpp"
 #include "actors/planes/step/training_plan.hpp"
 #include "actors/session/expected_operations.hpp"
 #include "actors/shell/rank_world.hpp"

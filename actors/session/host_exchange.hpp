@@ -6,7 +6,7 @@
 #include <mutex>
 #include <optional>
 
-#include "actors/planes/step/data_plane.hpp"
+#include "actors/planes/step/communication.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "core/result.hpp"
 #include "gpu/collective/group.hpp"
@@ -29,7 +29,7 @@ class HostExchange {
 
   /// Before exchange(), by all ranks alike.
   core::Result<void> open();
-  /// Like DataPlane::exchange_loaded().
+  /// Like Launches::exchange_loaded().
   void exchange(LoadedBytes bytes);
   /// From any thread: running and later rounds end in `reason`.
   void abort(const core::Error& reason);

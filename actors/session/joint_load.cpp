@@ -135,7 +135,7 @@ void JointLoad::post_round(LoadedBytes bytes) {
   if (in_.hosts != nullptr) {
     in_.hosts->exchange(std::move(bytes));
   } else {
-    in_.data.exchange_loaded(std::move(bytes));
+    in_.launches.exchange_loaded(std::move(bytes));
   }
 }
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "actors/planes/checkpoint/load_exchange.hpp"
-#include "actors/planes/step/data_plane.hpp"
+#include "actors/planes/step/launches.hpp"
 #include "actors/session/held_boxes.hpp"
 #include "actors/session/host_exchange.hpp"
 #include "actors/session/trainer_inbox.hpp"
@@ -35,7 +35,7 @@ class JointLoad {
     RankWorld& world;
     TrainerInbox& inbox;
     gpu::Rendezvous& rendezvous;
-    DataPlane& data;
+    Launches& launches;
     HostExchange* hosts;  ///< moves the exchanged data; null: the data plane does
     const core::LoadOptions& options;
     std::chrono::nanoseconds deadline;

@@ -58,11 +58,10 @@ bool fits(const core::Counts& declared, const Given& given) {
 
 void LaneOperations::begin(core::Lane lane) {
   lane_ = lane;
-  const auto& program = data_.program();
   // The order of units that steps have is known by now.
-  if (queues_.empty() && !program.program().operations.empty()) {
-    const auto clock = program.clock();
-    for (const auto& one : core::unfold(program.program().operations)) {
+  if (queues_.empty() && !program_.program().operations.empty()) {
+    const auto clock = program_.clock();
+    for (const auto& one : core::unfold(program_.program().operations)) {
       queues_[std::string(core::name_of(one.group))].operations.push_back(one);
     }
     for (auto& [group, queue] : queues_) {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "actors/planes/step/data_plane.hpp"
+#include "actors/planes/step/rank_program.hpp"
 #include "actors/session/unit_gate.hpp"
 #include "core/ids.hpp"
 #include "core/program/trainer_operation.hpp"
@@ -23,7 +23,7 @@ namespace troupe::actors {
 class LaneOperations {
  public:
   /// Both must outlive it.
-  LaneOperations(const DataPlane& data, const UnitGate& gate) : data_(data), gate_(gate) {}
+  LaneOperations(const RankProgram& program, const UnitGate& gate) : program_(program), gate_(gate) {}
 
   /// A lane, with its first microbatch.
   void begin(core::Lane lane);
@@ -50,7 +50,7 @@ class LaneOperations {
   std::string describe(const core::TrainerOperation& declared) const;
   std::string where(const core::TrainerPoint& point) const;
 
-  const DataPlane& data_;
+  const RankProgram& program_;
   const UnitGate& gate_;
   std::map<std::string, Queue> queues_;  ///< by group
   std::optional<core::Lane> lane_;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "actors/planes/replica/copies.hpp"
-#include "actors/planes/step/state_memory.hpp"
 #include "actors/session/restore.hpp"
 #include "core/checkpoint/values_text.hpp"
 #include "core/errors.hpp"
@@ -93,7 +92,7 @@ core::Result<Restore::Loaded> Restore::take_over(const std::string& attempt, con
     if (!exchanged) return tl::unexpected(in_.abandon(exchanged.error()));
   }
   TRY(round_parameters());
-  in_.data.gather_parameters();
+  in_.data.launches().gather_parameters();
   TRY(in_.inbox.wait_gathered(deadline));
   const auto* common = values.find("0.trainer");
   const auto* topology = values.find("1");

@@ -7,7 +7,6 @@
 #include <map>
 #include <utility>
 
-#include "actors/planes/step/state_memory.hpp"
 #include "actors/session/held_boxes.hpp"
 #include "actors/session/joint_load.hpp"
 #include "actors/session/last_step.hpp"
@@ -38,11 +37,11 @@ Result<std::optional<LoadedState>> Recovery::run() {
   TRY(take_memory());
   TRY(exchange());
   // What ranks keep of parameters whose optimizer steps are made elsewhere.
-  if (in_.data.rounds_parameters()) {
-    in_.data.round_parameters();
+  if (in_.data.updates().rounds_parameters()) {
+    in_.data.updates().round_parameters();
     TRY(in_.inbox.wait_gathered(in_.options.checkpoint.deadline));
   }
-  in_.data.gather_parameters();
+  in_.data.launches().gather_parameters();
   TRY(in_.inbox.wait_gathered(in_.options.checkpoint.deadline));
   TRY(go_on_after(in_, loaded_));
   return std::optional(loaded_);
@@ -165,10 +164,10 @@ Result<void> Recovery::take_memory() {
   if (!stays()) return {};
   CHECK(in_.data.take_memory(remains_->data()), "memory that stays is divided as before");
   has_taken_memory_ = true;
-  const auto taken = memory_of(in_.state, in_.data, {});
+  const auto taken = in_.data.tensors().pieces_of(in_.state, {});
   std::copy(taken.begin(), taken.end(), memory_.begin());
   // A step that was not decided may have left some.
-  return in_.data.clear_gradients(in_.options.step_deadline);
+  return in_.data.sums().clear_all(in_.options.step_deadline);
 }
 
 Result<void> Recovery::exchange() {
@@ -183,8 +182,8 @@ Result<void> Recovery::exchange() {
     uploads = TRY(
         UploadPool::create(in_.world.device(), checkpoint.load.staging_bytes, kThreads, checkpoint.deadline));
   }
-  JointLoad load({in_.world, in_.inbox, in_.rendezvous, in_.data, hosts_, in_.options.checkpoint.load,
-                  in_.options.checkpoint.deadline, true},
+  JointLoad load({in_.world, in_.inbox, in_.rendezvous, in_.data.launches(), hosts_,
+                  in_.options.checkpoint.load, in_.options.checkpoint.deadline, true},
                  kPrefix);
   return load.share(*survival_, std::move(wanted), held, uploads.get());
 }

@@ -7,7 +7,6 @@
 #include <charconv>
 #include <utility>
 
-#include "actors/planes/step/state_memory.hpp"
 #include "actors/roles/rank_supervisor.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
@@ -45,13 +44,13 @@ core::Result<std::vector<std::int64_t>> words_of(const std::string& text) {
   return core::fail(core::Errc::corrupt, "what was decided on the last step arrived altered");
 }
 
-/// What Remains::decision() says, read with any data plane of the job. Errc::corrupt.
+/// What Remains::decision() says, read with what any data plane of the job has. Errc::corrupt.
 core::Result<messages::StepDecided> parse_decision(const std::string& text, core::Step step,
-                                                   const DataPlane& data, double clip_norm) {
+                                                   const StepVerdict& own, double clip_norm) {
   const auto words = TRY(words_of(text));
   const auto rate = std::bit_cast<double>(words[0]);
   const auto scale = std::bit_cast<double>(words[1]);
-  const auto verdict = data.verdict_of(std::span(words).subspan(2));
+  const auto verdict = own.verdict_of(std::span(words).subspan(2));
   return decision_on({step, rate, scale, clip_norm, verdict}, "a rank refused it, or ranks differed");
 }
 
@@ -81,9 +80,9 @@ core::Result<std::unique_ptr<Remains>> Remains::take(Parts parts, std::chrono::n
   return remains;
 }
 
-core::Result<void> Remains::take(const DataPlane::Rest& rest, std::span<const messages::StepBegan> begun) {
+core::Result<void> Remains::take(const StepVerdict::Rest& rest, std::span<const messages::StepBegan> begun) {
   auto& progress = parts_.progress;
-  memory_ = memory_of(parts_.state, *parts_.data, {});
+  memory_ = parts_.data->tensors().pieces_of(parts_.state, {});
   survivor_ = {parts_.origin, layout_of(*parts_.plan),
                progress.over, false,
                false,         core::layout_hash(parts_.state.structure)};
@@ -121,8 +120,8 @@ core::Result<void> Remains::finish(const std::string& decision) {
 core::Result<void> Remains::finish(std::vector<std::int64_t> words) {
   words_ = std::move(words);
   const auto decided =
-      TRY(parse_decision(decision(), next_.step, *parts_.data, parts_.plan->options.clip_norm));
-  TRY(parts_.data->end_step(decided, deadline_));
+      TRY(parse_decision(decision(), next_.step, parts_.data->verdict(), parts_.plan->options.clip_norm));
+  TRY(parts_.data->updates().end_step(decided, deadline_));
   survivor_.may_finish_next = false;
   survivor_.knows_last_decision = true;
   auto& progress = parts_.progress;

@@ -55,7 +55,7 @@ class Remains final : public Keepsake {
  private:
   Remains(Parts parts, std::chrono::nanoseconds deadline) : parts_(std::move(parts)), deadline_(deadline) {}
   core::Result<void> finish(std::vector<std::int64_t> words);
-  core::Result<void> take(const DataPlane::Rest& rest, std::span<const messages::StepBegan> begun);
+  core::Result<void> take(const StepVerdict::Rest& rest, std::span<const messages::StepBegan> begun);
 
   Parts parts_;
   std::chrono::nanoseconds deadline_;

@@ -78,7 +78,7 @@ Result<std::vector<std::uint64_t>> Replicas::hashes() {
   auto& device = in_.world.device();
   std::optional<gpu::Buffer> staging;
   for (const auto index : in_.plan.specs.indices()) {
-    const auto memory = in_.data.resting_parameter(index).memory;
+    const auto memory = in_.data.tensors().resting_parameter(index).memory;
     if (device.is_host_memory()) {
       hashes.push_back(core::hash64({memory.data, memory.bytes}));
       continue;

@@ -9,7 +9,6 @@
 
 #include "actors/planes/experts/plane.hpp"
 #include "actors/planes/replica/copies.hpp"
-#include "actors/planes/step/state_memory.hpp"
 #include "actors/session/last_step.hpp"
 #include "core/checkpoint/sealed_text.hpp"
 #include "core/checkpoint/values_text.hpp"
@@ -148,7 +147,7 @@ core::Result<std::optional<Restore::Loaded>> Restore::try_choice(const std::stri
     const auto manifest = check_quickly(*storage_, name);
     TRY(compare(attempt, name, manifest));
     joint_ = std::make_unique<JointLoad>(
-        JointLoad::Surroundings{in_.world, in_.inbox, in_.rendezvous, in_.data, parts_.hosts,
+        JointLoad::Surroundings{in_.world, in_.inbox, in_.rendezvous, in_.data.launches(), parts_.hosts,
                                 in_.options.checkpoint.load, in_.options.checkpoint.deadline,
                                 in_.plan.is_data_parallel_alone()},
         attempt);
@@ -209,7 +208,7 @@ core::Result<std::string> Restore::agree(const std::string& attempt, const std::
 }
 
 core::Result<void> go_on_after(const SessionContext& in, const LoadedState& loaded) {
-  in.data.restore_optimizer_steps(loaded.optimizer_steps,
+  in.data.updates().restore_steps(loaded.optimizer_steps,
                                   TRY(core::steps_missed_by(in.plan.specs, loaded.steps_missed)));
   for (const auto bucket : in.buckets()) {
     in.post(messages::Role::parameter_shard, bucket.value,
@@ -268,8 +267,8 @@ core::Result<Restore::Loaded> Restore::load(const std::string& attempt, const st
 /// What this rank reads, and what it goes without. Every rank reaches the same verdict.
 core::Result<Wanted> Restore::want(const std::string& attempt, const core::Manifest& manifest,
                                    Restored& restored) {
-  auto wanted =
-      wanted_of(manifest, in_.plan, in_.state, in_.memory, in_.data, in_.options.tensors, options_.optimizer);
+  auto wanted = wanted_of(manifest, in_.plan, in_.state, in_.memory, in_.data.tensors(), in_.options.tensors,
+                          options_.optimizer);
   core::KeySet stored;
   for (const auto& tensor : manifest.tensors) {
     const bool is_optimizer = tensor.key.starts_with(kOptimizerState);
@@ -371,8 +370,8 @@ core::Result<void> Restore::check_first_values(const core::KeySet& dropped) cons
 
 /// A checkpoint of a job that gathers parameters differently has other values of them.
 core::Result<void> Restore::round_parameters() {
-  if (!in_.data.rounds_parameters()) return {};
-  in_.data.round_parameters();
+  if (!in_.data.updates().rounds_parameters()) return {};
+  in_.data.updates().round_parameters();
   return in_.inbox.wait_gathered(in_.options.checkpoint.deadline);
 }
 
@@ -389,7 +388,8 @@ core::Result<void> Restore::finish_load(const std::string& name) {
   }
   for (auto i : own_copies_) {
     const auto& piece = in_.state.pieces[i];
-    in_.data.adopt(piece.bucket, {piece.first, piece.first + in_.state.structure.pieces[i].box.elements()});
+    in_.data.updates().adopt(piece.bucket,
+                             {piece.first, piece.first + in_.state.structure.pieces[i].box.elements()});
   }
   TRY(round_parameters());
   // Each rank has read the part that its optimizer steps of parameters that are not read whole.
@@ -398,7 +398,7 @@ core::Result<void> Restore::finish_load(const std::string& name) {
     return !launch.is_verdict() && launch.publishes() && in_.plan.has_sharded_parameters(*launch.bucket);
   });
   if (!some_rest_elsewhere) return {};
-  in_.data.gather_parameters();
+  in_.data.launches().gather_parameters();
   return in_.inbox.wait_gathered(in_.options.checkpoint.deadline);
 }
 

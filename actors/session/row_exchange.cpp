@@ -49,7 +49,7 @@ Result<void> RowExchange::gather_on_device(const std::vector<std::int64_t>& own,
   gpu::declare(in_.world.device(), "counts of rows", {}, {pinned.subview(0, bytes)});
   std::copy(own.begin(), own.end(), pinned.as<std::int64_t>().begin());
   gpu::copy(pinned.subview(0, bytes), there.subview(0, bytes), on);
-  if (in_.data.compute() == nullptr) TRY(settle());
+  if (in_.data.marks().compute() == nullptr) TRY(settle());
   TRY(gather(there.subview(0, bytes), there.subview(bytes, needed - bytes), own.size()));
   gpu::copy(there.subview(bytes, needed - bytes), pinned.subview(bytes, needed - bytes), on);
   TRY(settle());
@@ -61,7 +61,7 @@ Result<void> RowExchange::gather_on_device(const std::vector<std::int64_t>& own,
 
 /// The trainer's, or one of the exchange's own.
 Result<gpu::StreamView> RowExchange::stream() {
-  if (const auto compute = in_.data.compute(); compute != nullptr) return compute;
+  if (const auto compute = in_.data.marks().compute(); compute != nullptr) return compute;
   if (!own_) own_ = TRY(in_.world.device().create_stream({"experts", 0}));
   return own_.get();
 }
@@ -97,7 +97,7 @@ Result<void> RowExchange::copy_here(gpu::ConstBufferView input, gpu::BufferView 
     return {};
   }
   gpu::copy(input, output, TRY(stream()));
-  return in_.data.compute() == nullptr ? settle() : Result<void>{};
+  return in_.data.marks().compute() == nullptr ? settle() : Result<void>{};
 }
 
 /// What has arrived in a session that failed meanwhile is not handed out.

@@ -88,7 +88,7 @@ void Saves::announce(Role writer, const messages::SaveBegan& begun) {
   in_.post(writer, 0, begun);
   if (in_.options.tensors.empty()) return;
   // Nothing changes the trainer's tensors between a save and begin_step().
-  in_.data.mark_tensors();
+  in_.data.marks().tensors_written();
   in_.post(writer, 0, messages::BucketHeld{begun.sequence, {in_.bucket_count()}});
 }
 

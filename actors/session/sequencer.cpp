@@ -199,7 +199,7 @@ class Sequencer::Member final : public TrainerGroup {
                         name_, posted_);
     }
     if (number <= waited_) return {};  // the operations of a stream end in their order
-    const auto compute = sequencer_.in_.data.compute();
+    const auto compute = sequencer_.in_.data.marks().compute();
     const auto found =
         std::find_if(over_.begin(), over_.end(), [&](const Over& over) { return over.number == number; });
     // Those that were posted before there was a compute stream have no event.
@@ -240,7 +240,7 @@ class Sequencer::Member final : public TrainerGroup {
     if (auto failure = sequencer_.in_.inbox.failure()) return tl::unexpected(*std::move(failure));
     TRY(sequencer_.lane_operations_.may_post(name_, index(), operation));
     TRY(sequencer_.wait_turn());
-    const auto compute = sequencer_.in_.data.compute();
+    const auto compute = sequencer_.in_.data.marks().compute();
     if (compute != nullptr) {
       compute->record(asked_.get());
       stream_->wait(asked_.get());
@@ -301,7 +301,11 @@ class Sequencer::Member final : public TrainerGroup {
 };
 
 Sequencer::Sequencer(const SessionContext& context, const UnitGate& gate, StepMeter& meter, Settings settings)
-    : in_(context), gate_(gate), meter_(meter), settings_(settings), lane_operations_(context.data, gate) {}
+    : in_(context),
+      gate_(gate),
+      meter_(meter),
+      settings_(settings),
+      lane_operations_(context.data.program(), gate) {}
 
 Sequencer::~Sequencer() = default;
 

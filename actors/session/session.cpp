@@ -68,7 +68,7 @@ core::Result<gpu::BufferView> Session::parameter_memory(core::ParameterIndex ind
   TRY(parts_->in_turn(parts_->order->has_parameter(index)));
   const auto slot = parts_->gate->slot_of(index);
   if (!slot) TRY(parts_->in_turn(tl::unexpected(slot.error())));
-  return parts_->data->parameter(index, *slot);
+  return parts_->data->tensors().parameter(index, *slot);
 }
 
 std::uint32_t Session::units() const {
@@ -93,7 +93,7 @@ core::Result<gpu::BufferView> Session::gradient_memory(core::ParameterIndex inde
   TRY(parts_->in_turn(parts_->has_gradient(index)));
   TRY(parts_->in_turn(parts_->has_source(index, source)));
   TRY(parts_->in_turn(parts_->order->in_lane("gradient()")));
-  return parts_->data->gradient(index, parts_->lane, source.value_or(0));
+  return parts_->data->tensors().gradient(index, parts_->lane, source.value_or(0));
 }
 
 core::Result<gpu::BufferView> Session::readable_parameter(core::ParameterIndex index, Element element) const {
@@ -111,10 +111,10 @@ core::Result<gpu::BufferView> Session::readable_gradient(core::ParameterIndex in
 }
 
 core::Result<gpu::StreamView> Session::compute_stream() {
-  const auto existing = parts_->data->compute();
+  const auto existing = parts_->data->marks().compute();
   if (existing != nullptr) return existing;
   TRY(parts_->in_turn(parts_->order->before_first_step("compute_stream()")));
-  return parts_->data->compute_stream();
+  return parts_->data->marks().compute_stream();
 }
 
 core::Result<TrainerGroup*> Session::group(std::string_view name) {
@@ -216,7 +216,7 @@ core::Result<void> Session::begin_evaluation() {
   auto& s = *parts_;
   TRY(s.in_turn(s.order->between_steps("begin_evaluation()")));
   // What is evaluated is what would be trained.
-  if (s.data->rounds_parameters()) TRY(s.adopt());
+  if (s.data->updates().rounds_parameters()) TRY(s.adopt());
   TRY(s.publish_all());
   TRY(s.order->begin_evaluation());
   s.gate->begin_evaluation(s.decided);
@@ -254,7 +254,7 @@ core::Result<core::DeclaredOrder> Session::end_learning() {
   auto& s = *parts_;
   TRY(s.in_turn(s.order->end_learning()));
   auto learned = TRY(s.gate->end_learning());
-  TRY(s.data->clear_gradients(s.trainer_deadline()));
+  TRY(s.data->sums().clear_all(s.trainer_deadline()));
   if (!learned.empty()) TRY(s.follow(learned));
   return learned;
 }
@@ -279,7 +279,7 @@ core::Result<void> Session::before_use(core::ParameterIndex parameter) {
   if (!s.inbox.is_published(bucket, s.decided)) {
     TRY(s.meter->exposed([&] { return s.inbox.wait_published(bucket, s.decided, s.trainer_deadline()); }));
   }
-  s.data->mark_acquired(bucket, -1);
+  s.data->marks().acquired(bucket, -1);
   return {};
 }
 
@@ -291,7 +291,7 @@ core::Result<void> Session::gradient_ready(core::ParameterIndex parameter) {
   if (s.order->is_learning() || !s.order->is_last_microbatch()) return {};
   const auto bucket = s.plan.parameters[parameter].bucket;
   s.meter->gradient_ready(bucket, s.plan.specs[parameter].name);
-  s.data->mark_computed(parameter, s.lane);
+  s.data->marks().computed(parameter, s.lane);
   s.context->post_and_run(Role::gradient_bucket, bucket.value,
                           messages::GradientReady{s.step, s.lane, parameter});
   return {};
@@ -332,9 +332,9 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   if (s.experts) TRY(s.in_turn(s.experts->may_finish()));
   TRY(s.in_turn(s.order->finish_step()));
   TRY(s.gate->pass_rest());
-  s.data->mark_read();
+  s.data->marks().read();
   if (s.experts) {
-    s.data->set_expert_counts(s.experts->counts());
+    s.data->verdict().set_expert_counts(s.experts->counts());
     if (refusal.empty()) refusal = s.experts->refusal();
   }
   if (s.context->is_first_rank() && s.world.has_others_standing_by()) wishes |= kWishJoin;
@@ -354,7 +354,7 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   s.sequencer->decided(s.step, decided.commit);
   if (s.experts) {
     TRY(s.saves->wait_tensors());  // a save may still copy what moves now
-    s.experts->decided(decided, s.data->expert_counts());
+    s.experts->decided(decided, s.data->verdict().expert_counts());
   }
   if (!s.plan.options.overlap) TRY(s.meter->exposed([&] { return s.publish_all(); }));
   if (s.checkpoints) s.checkpoints->plane().prepare_for_saves();
@@ -479,7 +479,7 @@ const std::vector<double>& Session::launch_latencies_us() const {
 }
 
 const DeviceMemory& Session::device_memory() const {
-  return parts_->data->memory();
+  return parts_->data->tensors().arena.taken();
 }
 
 std::size_t Session::device_bytes() const {

@@ -5,15 +5,14 @@
 #include <utility>
 
 #include "actors/planes/step/declared_order.hpp"
-#include "actors/planes/step/state_memory.hpp"
 #include "actors/roles/conductor.hpp"
 #include "actors/roles/coordinator.hpp"
 #include "actors/session/program_check.hpp"
 #include "actors/session/rendezvous.hpp"
 #include "actors/session/role_configs.hpp"
 #include "actors/session/told.hpp"
-#include "actors/session/trainer_tensors.hpp"
 #include "core/errors.hpp"
+#include "core/hash.hpp"
 #include "core/indices.hpp"
 #include "core/number.hpp"
 #include "gpu/kernels.hpp"
@@ -194,7 +193,7 @@ core::Result<void> Session::Parts::open_planes() {
   }
   data = TRY(make_data(plane));
   rank_state = state_of(plan, world.rank(), options.tensors);
-  memory = memory_of(rank_state, *data, options.tensors);
+  memory = data->tensors().pieces_of(rank_state, options.tensors);
   context.emplace(SessionContext{world, options, plan, inbox, *rendezvous, *data, rank_state, memory});
   if (world.storage() != nullptr) checkpoints = TRY(CheckpointTier::create(*context));
   if (world.local_storage() != nullptr) {
@@ -233,8 +232,9 @@ RankWorld::Hooks Session::Parts::hooks() {
     if (router) router->perform(from, work);
   };
   hooks.published_bits = [this](core::BucketIndex bucket) {
-    const auto digest = data->bucket_digest(bucket);
-    return RankWorld::PublishedBits{plan.first_alike(bucket, world.rank()), digest.range, digest.hash};
+    const auto [range, values] = data->tensors().kept(bucket);
+    return RankWorld::PublishedBits{plan.first_alike(bucket, world.rank()), range,
+                                    core::hash64({values.data, values.bytes})};
   };
   hooks.tracer = tracer.get();
   return hooks;
@@ -322,22 +322,22 @@ core::Result<void> Session::Parts::connect_local_tier() {
 
 core::Result<void> Session::Parts::adopt() {
   if (adopted) return {};
-  if (masters->empty()) data->adopt_parameters();
+  if (masters->empty()) data->updates().adopt_all();
   for (const auto index : plan.specs.indices()) {
     if (!masters->empty()) TRY(adopt(index));
   }
   adopted = true;
-  return data->rounds_parameters() ? settle_parameters() : core::Result<void>{};
+  return data->updates().rounds_parameters() ? settle_parameters() : core::Result<void>{};
 }
 
 core::Result<void> Session::Parts::adopt(core::ParameterIndex index) {
   if (masters->has(index)) return masters->adopt(index);
-  data->adopt(index);
+  data->updates().adopt(index);
   return {};
 }
 
 core::Result<void> Session::Parts::settle_parameters() {
-  data->round_parameters();
+  data->updates().round_parameters();
   return inbox.wait_gathered(trainer_deadline());
 }
 
@@ -474,7 +474,7 @@ core::Result<void> Session::Parts::write_parameter(
 
 core::Result<void> Session::Parts::write_memory(
     core::ParameterIndex index, const std::function<void(std::int64_t, std::span<float>)>& fill) {
-  const auto resting = data->resting_parameter(index);
+  const auto resting = data->tensors().resting_parameter(index);
   if (resting.range.size() == 0) return {};
   const auto dtype = plan.specs[index].dtype;
   auto& device = world.device();

@@ -108,7 +108,7 @@ struct Session::Parts {
   }
 
   /// The part of an optimizer's state that this rank steps; Errc::invalid_argument: there is no such state.
-  core::Result<DataPlane::Resting> resting_state(core::ParameterIndex index, std::string_view state) const;
+  core::Result<RankTensors::Part> resting_state(core::ParameterIndex index, std::string_view state) const;
   /// Calls `visit` with that part, if it is not empty.
   core::Result<void> visit_state(core::ParameterIndex index, std::string_view state, bool writes,
                                  const std::function<void(std::int64_t, std::span<float>)>& visit);

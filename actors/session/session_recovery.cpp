@@ -71,23 +71,16 @@ core::Result<std::optional<Restored>> Session::recover() {
   return std::optional(std::move(loaded->restored));
 }
 
-core::Result<DataPlane::Resting> Session::Parts::resting_state(core::ParameterIndex index,
-                                                               std::string_view state) const {
+core::Result<RankTensors::Part> Session::Parts::resting_state(core::ParameterIndex index,
+                                                              std::string_view state) const {
   TRY(has_gradient(index));
-  const auto& place = plan.parameters[index];
-  const auto& states = plan.buffers[place.buffer].states;
+  const auto& states = plan.buffers[plan.parameters[index].buffer].states;
   const auto found = std::find(states.begin(), states.end(), state);
   if (found == states.end())
     return core::fail(core::Errc::invalid_argument, "the optimizer keeps no '{}' of {}, but: {}", state,
                       plan.specs[index].name, fmt::join(states, ", "));
   const auto kind = found == states.begin() ? StateKind::first_state : StateKind::second_state;
-  const auto held = plan.held(core::TensorRole::optimizer, place.bucket, world.rank());
-  const core::ElementRange part{std::max(place.range.start, held.start), std::min(place.range.end, held.end)};
-  if (part.size() <= 0) return DataPlane::Resting{};
-  const auto bytes = [](std::int64_t elements) { return static_cast<std::size_t>(elements) * sizeof(float); };
-  return DataPlane::Resting{
-      {part.start - place.range.start, part.end - place.range.start},
-      data->state(kind, place.bucket).subview(bytes(part.start - held.start), bytes(part.size()))};
+  return data->tensors().state(kind, index);
 }
 
 core::Result<void> Session::Parts::visit_state(

@@ -36,7 +36,7 @@ void StepMeter::begin_step(core::Step step) {
   run_delay_before_.reset();
   if (last_step_ >= StepTimes::kLongStep || step.value % StepTimes::kRunDelayEvery == 0)
     run_delay_before_ = device_.run_delay();
-  times_before_ = data_.times();
+  busy_before_ = data_.moment();
   std::fill(last_gradient_.begin(), last_gradient_.end(), std::chrono::nanoseconds{0});
 }
 
@@ -79,7 +79,7 @@ StepTimes StepMeter::end_step() {
   computing_ends();
   const auto now = device_.now();
   last_step_ = now - step_began_;
-  const auto times = data_.times();
+  const auto busy = data_.moment();
   if (tracer_) {
     tracer_->add(
         {core::TraceEvent::Kind::span, "steps", fmt::format("step {}", step_.value), step_began_, now, 0, 0});
@@ -89,8 +89,8 @@ StepTimes StepMeter::end_step() {
                  exposed_.total,
                  exposed_.communication,
                  exposed_.optimizer,
-                 times.communication - times_before_.communication,
-                 times.optimizer - times_before_.optimizer,
+                 busy.communication - busy_before_.communication,
+                 busy.optimizer - busy_before_.optimizer,
                  std::nullopt};
   if (run_delay_before_) step.run_delay = run_delay_;
   return step;
@@ -100,7 +100,7 @@ void StepMeter::note_latencies() {
   launch_latencies_us_.clear();
   std::chrono::nanoseconds previous{};
   for (const auto bucket : last_gradient_.indices()) {
-    const auto launched = data_.last_launch(bucket);
+    const auto launched = data_.launches().last_launch(bucket);
     const auto ready = last_gradient_[bucket];
     if (ready.count() != 0 && launched >= ready && previous <= ready)
       launch_latencies_us_.push_back(std::chrono::duration<double, std::micro>(launched - ready).count());

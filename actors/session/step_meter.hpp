@@ -54,7 +54,7 @@ class StepMeter {
   /// The thread's run delay when it last began to compute, and in this step's computing so far.
   std::optional<std::chrono::nanoseconds> run_delay_before_;
   std::chrono::nanoseconds run_delay_{};
-  DataPlaneTimes times_before_;
+  BusyMoment busy_before_;
   core::List<core::BucketIndex, std::chrono::nanoseconds>
       last_gradient_;  ///< per bucket; 0: none in this step
   std::vector<double> launch_latencies_us_;

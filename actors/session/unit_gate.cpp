@@ -164,7 +164,7 @@ Result<void> UnitGate::acquire(core::UnitIndex index) {
 
 void UnitGate::open(int unit) {
   open_ = unit;
-  for (const auto bucket : buckets_[unit]) in_.data.mark_acquired(bucket, open_slot_);
+  for (const auto bucket : buckets_[unit]) in_.data.marks().acquired(bucket, open_slot_);
 }
 
 /// A unit that is acquired too late, or again.
@@ -197,7 +197,7 @@ Result<void> UnitGate::release(core::UnitIndex index) {
 
 /// What was read of the open unit is enqueued.
 void UnitGate::close() {
-  if (open_ && open_slot_ >= 0) in_.data.mark_released(open_slot_);
+  if (open_ && open_slot_ >= 0) in_.data.marks().released(open_slot_);
   open_.reset();
   open_slot_ = -1;
 }
@@ -320,7 +320,7 @@ Result<void> UnitGate::gather_for_evaluation(int unit) {
     open(unit);
     return {};
   }
-  open_slot_ = in_.data.gather_unit(buckets_[unit]);
+  open_slot_ = in_.data.launches().gather_unit(buckets_[unit]);
   TRY(in_.inbox.wait_gathered(deadline_));
   open(unit);
   return {};

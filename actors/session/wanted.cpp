@@ -125,12 +125,12 @@ core::SharedTargets shared_targets(const TrainingPlan& plan, const core::Manifes
 }
 
 Wanted wanted_of(const core::Manifest& manifest, const TrainingPlan& plan, const RankState& state,
-                 std::span<const gpu::BufferView> memory, const DataPlane& data,
+                 std::span<const gpu::BufferView> memory, const RankTensors& own,
                  std::span<const TrainerTensor> tensors, bool optimizer) {
   Wanted wanted;
   for (const auto p : plan.specs.indices()) {
     if (plan.has_sharded_parameters(plan.parameters[p].bucket)) continue;
-    auto rest = data.parameter(p);
+    auto rest = own.parameter(p);
     for (auto& target : targets_of_parameter(manifest, plan, p)) {
       const auto bytes = static_cast<std::size_t>(target.box.elements()) * core::size_of(target.dtype);
       wanted.add(std::move(target), rest.subview(0, bytes));

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/planes/step/data_plane.hpp"
+#include "actors/planes/step/rank_tensors.hpp"
 #include "actors/planes/step/state.hpp"
 #include "core/checkpoint/load_plan.hpp"
 #include "core/checkpoint/manifest.hpp"
@@ -50,7 +50,7 @@ core::SharedTargets shared_targets(const TrainingPlan& plan, const core::Manifes
 /// What the rank wants: all parameters, its own state of them (moments only with `optimizer`), and the
 /// trainer's tensors. `memory` is that of state.pieces.
 Wanted wanted_of(const core::Manifest& manifest, const TrainingPlan& plan, const RankState& state,
-                 std::span<const gpu::BufferView> memory, const DataPlane& data,
+                 std::span<const gpu::BufferView> memory, const RankTensors& own,
                  std::span<const TrainerTensor> tensors, bool optimizer);
 
 }  // namespace troupe::actors

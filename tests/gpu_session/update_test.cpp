@@ -43,14 +43,14 @@ class PlaneOnAGpu {
     DataPlane::Options options;
     options.post = [](const messages::Envelope&) {};
     data_ = DataPlane::create(*device_, plan_, std::move(options)).value();
-    EXPECT_TRUE(data_->clear_gradients(60s));
+    EXPECT_TRUE(data_->sums().clear_all(60s));
     for (std::uint32_t p = 0; p < kMatrices; ++p) {
       std::vector<float> values(kRows * kColumns, 0.0F);
-      write(values, data_->parameter({p}));
+      write(values, data_->tensors().parameter({p}));
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>((i * 7 + p) % 11) - 5.0F;
-      write(values, data_->gradient({p}, {0}));
+      write(values, data_->tensors().gradient({p}, {0}));
     }
-    data_->adopt_parameters();
+    data_->updates().adopt_all();
   }
 
   /// What one ParameterShard asks for.
@@ -62,7 +62,7 @@ class PlaneOnAGpu {
       EXPECT_TRUE(data_->updated({bucket})->wait(60s));
     std::vector<float> found(kMatrices * kRows * kColumns);
     for (std::uint32_t p = 0; p < kMatrices; ++p) {
-      const auto matrix = data_->parameter({p});
+      const auto matrix = data_->tensors().parameter({p});
       tests::copy_bytes(found.data() + p * kRows * kColumns, matrix.data, matrix.bytes);
     }
     return found;

@@ -41,8 +41,8 @@ struct StatePiece {
   StateKind kind = StateKind::parameter;
   core::BucketIndex bucket{};  ///< for StateKind::trainer: one past the job's buckets
   std::uint32_t tensor = 0;    ///< index in the job's parameters, or in the trainer's tensors
-  std::int64_t first = 0;      ///< elements from the beginning of DataPlane::state(kind, bucket), or of the
-                               ///< trainer's tensor
+  std::int64_t first = 0;      ///< elements from the beginning of RankTensors::state(kind, bucket), or of
+                               ///< the trainer's tensor
 };
 
 /// Everything that a rank could save, and where it is. The trainer's tensors come first, then buckets in the

@@ -1,78 +1,88 @@
-#include <cstring>
-#include <utility>
+#include "actors/planes/step/trainer_marks.hpp"
 
-#include "actors/planes/step/data_plane.hpp"
-#include "actors/planes/step/data_plane_state.hpp"
-#include "core/indices.hpp"
+#include <cstring>
+
+#include "core/errors.hpp"
 #include "gpu/order/task_order.hpp"
 
 namespace troupe::actors {
 
+TrainerMarks::TrainerMarks(const StepContext& in) : in_(in) {
+#ifdef NDEBUG
+  poisons_ = in.device.kind() == gpu::DeviceKind::simulated;
+#else
+  poisons_ = in.device.is_host_memory();
+#endif
+}
+
+core::Result<gpu::StreamView> TrainerMarks::compute_stream() {
+  if (compute_) return compute_.get();
+  for (std::size_t bucket = 0; bucket < in_.tensors.plan.buckets.size(); ++bucket)
+    computed_.push_back(TRY(in_.device.create_event()));
+  read_ = TRY(in_.device.create_event());
+  tensors_written_ = TRY(in_.device.create_event());
+  compute_ = TRY(in_.device.create_stream({"compute", 0}));
+  return compute_.get();
+}
+
 // What trainers touch, and on which stream, is their affair. But what they may touch between two calls is
 // known: this is what is declared, on the stream that they were given, or else as done by the host.
-gpu::TaskOrder* DataPlane::State::order_of_trainer() {
-  return compute ? compute->order() : device.order();
+void TrainerMarks::acquired(core::BucketIndex bucket, int slot) {
+  auto* const tasks = order();
+  if (tasks == nullptr) return;
+  if (slot < 0) acquired_.insert(bucket);
+  const auto memory = slot >= 0
+                          ? in_.tensors.arena.gathered(bucket, slot, in_.tensors.plan.buckets[bucket].range)
+                          : in_.tensors.kept(bucket).memory;
+  tasks->task("use of a bucket", {{memory}, {}});
 }
 
-void DataPlane::mark_acquired(core::BucketIndex bucket, int slot) {
-  auto& s = *state_;
-  auto* const order = s.order_of_trainer();
-  if (order == nullptr) return;
-  if (slot < 0) s.buckets[bucket]->is_acquired = true;
-  const auto whole = s.plan.buckets[bucket].range;
-  const auto memory =
-      slot >= 0 ? s.arena.gathered(bucket, slot, whole) : s.arena.parameters(bucket, s.kept(bucket));
-  order->task("use of a bucket", {{memory}, {}});
-}
-
-void DataPlane::mark_computed(core::ParameterIndex parameter, core::Lane lane) {
-  auto& s = *state_;
-  const auto bucket = s.plan.parameters[parameter].bucket;
-  if (auto* const order = s.order_of_trainer()) {
+void TrainerMarks::computed(core::ParameterIndex parameter, core::Lane lane) {
+  const auto bucket = in_.tensors.plan.parameters[parameter].bucket;
+  if (auto* const tasks = order()) {
     gpu::Accesses accesses;
-    for (int source = 0; source < s.program.sources(bucket); ++source)
-      accesses.writes.push_back(gradient(parameter, lane, source));
-    order->task("backward", accesses);
+    for (int source = 0; source < in_.tensors.program.sources(bucket); ++source)
+      accesses.writes.push_back(in_.tensors.gradient(parameter, lane, source));
+    tasks->task("backward", accesses);
   }
-  if (s.compute) s.compute->record(s.buckets[bucket]->computed.get());
+  if (compute_) compute_->record(computed_[bucket].get());
 }
 
-void DataPlane::set_expert_counts(std::vector<std::int64_t> counts) {
-  std::lock_guard lock(state_->verdict_mutex);
-  state_->expert_counts = std::move(counts);
-}
-
-std::vector<std::int64_t> DataPlane::expert_counts() const {
-  std::lock_guard lock(state_->verdict_mutex);
-  return state_->all_expert_counts;
-}
-
-void DataPlane::mark_read() {
-  auto& s = *state_;
-  if (auto* const order = s.order_of_trainer()) {
+void TrainerMarks::read() {
+  if (auto* const tasks = order()) {
     gpu::Accesses accesses;
-    for (const auto bucket : s.plan.buckets.indices()) {
-      if (std::exchange(s.buckets[bucket]->is_acquired, false))
-        accesses.reads.push_back(s.arena.parameters(bucket, s.kept(bucket)));
-    }
-    order->task("passes of the step", accesses);
+    for (const auto bucket : acquired_) accesses.reads.push_back(in_.tensors.kept(bucket).memory);
+    acquired_.clear();
+    tasks->task("passes of the step", accesses);
   }
-  if (s.compute) s.compute->record(s.read.get());
+  if (compute_) compute_->record(read_.get());
 }
 
-void DataPlane::mark_released(int slot) {
-  auto& s = *state_;
-  const auto memory = s.arena.slot(slot);
-  if (auto* const order = s.order_of_trainer()) order->task("release of a unit", {{}, {memory}});
+void TrainerMarks::released(int slot) {
+  const auto memory = in_.tensors.arena.slot(slot);
+  if (auto* const tasks = order()) tasks->task("release of a unit", {{}, {memory}});
   // All ones are NaN in every floating type.
   const auto poison = [memory] { std::memset(memory.data, 0xFF, memory.bytes); };
-  if (s.poisons && s.compute) s.compute->enqueue("poison", {}, poison);
-  if (s.poisons && !s.compute) poison();
-  if (s.compute) s.compute->record(s.released[static_cast<std::size_t>(slot)].get());
+  if (poisons_ && compute_) compute_->enqueue("poison", {}, poison);
+  if (poisons_ && !compute_) poison();
+  if (compute_) compute_->record(in_.streams.released[slot].get());
 }
 
-void DataPlane::mark_tensors() {
-  if (state_->compute) state_->compute->record(state_->tensors.get());
+void TrainerMarks::tensors_written() {
+  if (compute_) compute_->record(tensors_written_.get());
+}
+
+void TrainerMarks::wait_computed(core::BucketIndex bucket, gpu::StreamView stream) const {
+  if (compute_) stream->wait(computed_[bucket].get());
+}
+
+void TrainerMarks::wait_read(gpu::StreamView stream) const {
+  if (compute_) stream->wait(read_.get());
+}
+
+void TrainerMarks::wait_all(gpu::StreamView stream) const {
+  if (compute_) compute_->record(read_.get());
+  wait_read(stream);
 }
 
 }  // namespace troupe::actors

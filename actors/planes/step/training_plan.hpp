@@ -102,6 +102,10 @@ struct TrainingPlan {
   core::Rank first_of_part(core::Rank rank) const;
   /// From 0, in the order of forward.
   int pipeline_stage(core::Rank rank) const;
+  /// What a gradient is multiplied by, once everything is summed.
+  float averaging_factor() const {
+    return options.average ? 1.0F / static_cast<float>(options.lanes * options.microbatches) : 1.0F;
+  }
   /// When several ranks hold the same values of a parameter, only one of them counts it in norms.
   bool counts_in_norms(core::ParameterIndex parameter, core::Rank rank) const;
   /// When several ranks compute the same loss, only one of them counts it.

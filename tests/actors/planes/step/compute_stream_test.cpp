@@ -39,20 +39,20 @@ TEST(ComputeStream, IsAwaitedByTheReductionOfItsWork) {
 
   for (int rank = 0; rank < 2; ++rank) {
     auto& plane = *planes[static_cast<std::size_t>(rank)];
-    const gpu::StreamView compute = plane.compute_stream().value();
-    const auto gradient = plane.gradient({0}, {rank}).as<float>();
+    const gpu::StreamView compute = plane.marks().compute_stream().value();
+    const auto gradient = plane.tensors().gradient({0}, {rank}).as<float>();
     compute->enqueue("backward", {std::uint64_t{1} << 40}, [gradient, rank] {
       for (float& element : gradient) element += static_cast<float>(rank + 1);
     });
-    plane.mark_computed({0}, {rank});
+    plane.marks().computed({0}, {rank});
     plane.perform(PrepareBucket{{0}, {0}, {rank}, true});
     plane.perform(LaunchCollective{{0}, {0}, 0});
-    EXPECT_EQ(plane.compute_stream().value(), compute);
+    EXPECT_EQ(plane.marks().compute_stream().value(), compute);
   }
   timeline.run_until_idle();
 
   for (const auto& plane : planes) {
-    const auto reduced = plane->reduced_gradient({0}).memory.as<float>();
+    const auto reduced = plane->tensors().reduced_gradient({0}).memory.as<float>();
     EXPECT_TRUE(std::all_of(reduced.begin(), reduced.end(), [](float element) { return element == 3.0F; }));
   }
 }

@@ -64,11 +64,11 @@ TEST(Exposure, WatchesTheComputeStreamInVirtualTime) {
   EXPECT_EQ(plane->watch_compute(), nullptr);
 
   nanoseconds ended{};
-  plane->compute_stream().value()->enqueue("forward", {std::uint64_t{1} << 30}, [] {});
+  plane->marks().compute_stream().value()->enqueue("forward", {std::uint64_t{1} << 30}, [] {});
   const auto watch = plane->watch_compute();
   EXPECT_FALSE(watch->reached());
-  plane->compute_stream().value()->notify([&] { ended = device.now(); });
-  plane->compute_stream().value()->enqueue("more", {std::uint64_t{1} << 30}, [] {});
+  plane->marks().compute_stream().value()->notify([&] { ended = device.now(); });
+  plane->marks().compute_stream().value()->enqueue("more", {std::uint64_t{1} << 30}, [] {});
   timeline.run_until_idle();
 
   ASSERT_TRUE(watch->reached());

@@ -41,7 +41,7 @@ core::TrainingOptions fast(core::Strategy strategy) {
 template <class Value, class Each>
 void each_reduced(Planes& planes, int rank, Each each) {
   const auto held = planes.plan.held(core::TensorRole::optimizer, {0}, {rank});
-  const auto resting = planes[rank].reduced_gradient({0});
+  const auto resting = planes[rank].tensors().reduced_gradient({0});
   const auto values = resting.memory.template as<Value>();
   const auto start = std::max(held.start, resting.range.start);
   const auto end = std::min({held.end, resting.range.end, kFinalElements});
@@ -70,7 +70,7 @@ TEST(AverageInCollective, GivesTheMeanOnEveryMesh) {
     w.unit = core::UnitIndex{0};
     Planes planes(plan_training({w}, options, {mesh.ranks}).value());
     for (int rank = 0; rank < mesh.ranks; ++rank) {
-      auto gradient = planes[rank].gradient({0}, {rank}).as<float>();
+      auto gradient = planes[rank].tensors().gradient({0}, {rank}).as<float>();
       for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = drawn(rank, i);
     }
 
@@ -105,7 +105,7 @@ TEST(AverageInCollective, DividesTheSumBeforeItIsRounded) {
     options.average_in_collective = in_collective;
     Planes planes(plan_training({{"w", {kFinalElements}, core::DType::bf16}}, options, {3}).value());
     for (int rank = 0; rank < 3; ++rank) {
-      auto gradient = planes[rank].gradient({0}, {rank}).as<std::uint16_t>();
+      auto gradient = planes[rank].tensors().gradient({0}, {rank}).as<std::uint16_t>();
       for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = core::float_to_bf16(drawn(rank, i));
     }
 
@@ -131,7 +131,7 @@ TEST(AverageInCollective, DividesByAllLanesOfARankWithSeveral) {
   options.average_in_collective = true;
   Planes planes(plan_training({{"w", {kFinalElements}}}, options, {2}).value());
   for (int rank = 0; rank < 2; ++rank)
-    std::ranges::fill(planes[rank].gradient({0}, {3 * rank}).as<float>(),
+    std::ranges::fill(planes[rank].tensors().gradient({0}, {3 * rank}).as<float>(),
                       6.0F * static_cast<float>(rank + 1));
 
   planes.reduce();
@@ -152,9 +152,10 @@ TEST(F32Gradients, AreSummedInF32AndRoundedWhenSent) {
     core::ParameterSpec matrix{"layer.matrix", {kFinalElements}, core::DType::bf16};
     norm.unit = matrix.unit = core::UnitIndex{0};
     Planes planes(plan_training({norm, matrix}, options, {2}).value());
-    EXPECT_EQ(planes[0].gradient({1}, {0}).bytes, kFinalElements * 2) << "the others are as they were";
+    EXPECT_EQ(planes[0].tensors().gradient({1}, {0}).bytes, kFinalElements * 2)
+        << "the others are as they were";
     for (int rank = 0; rank < 2; ++rank) {
-      auto gradient = planes[rank].gradient({0}, {rank}).as<float>();
+      auto gradient = planes[rank].tensors().gradient({0}, {rank}).as<float>();
       ASSERT_EQ(gradient.size(), static_cast<std::size_t>(kFinalElements));
       // Each addition is below what bf16 could add to 1.
       for (std::size_t i = 0; i < gradient.size(); ++i) {

@@ -43,7 +43,7 @@ void write_stepped_parts(Planes& planes) {
     const auto start = planes.plan.parameters[{p}].range.start;
     for (int rank = 0; rank < kPublishers; ++rank) {
       const auto held = planes.plan.held(core::TensorRole::optimizer, bucket, {rank});
-      const auto memory = planes[rank].parameter({p}).as<std::uint16_t>();
+      const auto memory = planes[rank].tensors().parameter({p}).as<std::uint16_t>();
       for (std::size_t i = 0; i < memory.size(); ++i) {
         const auto place = start + static_cast<std::int64_t>(i);
         const bool is_own = place >= held.start && place < held.end;
@@ -63,7 +63,7 @@ std::int64_t bytes_of_publishing(std::optional<core::DType> gathered, double dev
   for (std::uint32_t p = 0; p < kPublishedBuckets; ++p) {
     const auto expected = bucket_values(p);
     for (int rank = 0; rank < kPublishers; ++rank) {
-      const auto memory = planes[rank].parameter({p}).as<std::uint16_t>();
+      const auto memory = planes[rank].tensors().parameter({p}).as<std::uint16_t>();
       for (std::size_t i = 0; i < memory.size(); ++i) {
         EXPECT_EQ(core::bf16_to_float(memory[i]), expected[i]) << "rank " << rank << ", element " << i;
         if (testing::Test::HasFailure()) return 0;

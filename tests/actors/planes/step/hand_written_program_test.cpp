@@ -148,7 +148,8 @@ struct Job {
       write(*options.program);
       planes.push_back(DataPlane::create(*devices.back(), plan, std::move(options)).value());
       EXPECT_TRUE(planes.back()->set_groups(groups_of_rank(*backend, plan, *planes.back())));
-      std::ranges::fill(planes.back()->gradient({0}, {rank}).as<float>(), static_cast<float>(rank + 1));
+      std::ranges::fill(planes.back()->tensors().gradient({0}, {rank}).as<float>(),
+                        static_cast<float>(rank + 1));
     }
   }
 
@@ -164,7 +165,7 @@ struct Job {
   }
 
   float found(int rank) {
-    return planes[static_cast<std::size_t>(rank)]->reduced_gradient({0}).memory.as<float>()[5];
+    return planes[static_cast<std::size_t>(rank)]->tensors().reduced_gradient({0}).memory.as<float>()[5];
   }
 
   TrainingPlan plan = plan_of_two();

@@ -75,7 +75,7 @@ void expect_rounded_once(const Job& job) {
   bytes_left.clear();
   Planes planes(plan_of(job), counting, {.bytes_per_second = job.device_bytes_per_second});
   for (int rank = 0; rank < job.ranks; ++rank) {
-    auto gradient = planes[rank].gradient({0}, {rank}).as<float>();
+    auto gradient = planes[rank].tensors().gradient({0}, {rank}).as<float>();
     for (std::size_t i = 0; i < gradient.size(); ++i)
       gradient[i] = gradient_of(rank, static_cast<std::int64_t>(i));
   }
@@ -85,7 +85,7 @@ void expect_rounded_once(const Job& job) {
   std::int64_t seen = 0;
   for (int rank = 0; rank < job.ranks; ++rank) {
     const auto held = planes.plan.held(core::TensorRole::optimizer, {0}, {rank});
-    const auto found = planes[rank].reduced_gradient({0}).memory.as<float>();
+    const auto found = planes[rank].tensors().reduced_gradient({0}).memory.as<float>();
     for (auto i = held.start; i < std::min(held.end, job.elements); ++i, ++seen) {
       ASSERT_EQ(std::bit_cast<std::uint32_t>(found[static_cast<std::size_t>(i)]),
                 std::bit_cast<std::uint32_t>(expected(job, i)))

@@ -37,7 +37,7 @@ TEST(NarrowGradients, AreSummedInFp32AndRoundedOnce) {
     for (auto strategy : {core::Strategy::ddp, core::Strategy::zero1}) {
       Planes planes(narrow_job(ranks, strategy, false));
       for (int rank = 0; rank < ranks; ++rank) {
-        auto gradient = planes[rank].gradient({0}, {rank}).as<std::uint16_t>();
+        auto gradient = planes[rank].tensors().gradient({0}, {rank}).as<std::uint16_t>();
         for (std::size_t i = 0; i < gradient.size(); ++i)
           gradient[i] = core::float_to_bf16(gradient_of(rank, i));
       }
@@ -50,7 +50,7 @@ TEST(NarrowGradients, AreSummedInFp32AndRoundedOnce) {
         if (strategy == core::Strategy::ddp) shard = {0, kElements};
         if (strategy == core::Strategy::zero1)
           shard = planes.plan.held(core::TensorRole::optimizer, {0}, {rank});
-        auto found = planes[rank].reduced_gradient({0}).memory.as<std::uint16_t>();
+        auto found = planes[rank].tensors().reduced_gradient({0}).memory.as<std::uint16_t>();
         for (auto i = shard.start; i < std::min(shard.end, kElements); ++i) {
           const auto element = static_cast<std::size_t>(i);
           float exact = 0;
@@ -73,7 +73,7 @@ TEST(NarrowGradients, PrescaledByPowersOfTwoScaleTheSumExactly) {
   for (int ranks : {2, 4, 8}) {
     Planes planes(narrow_job(ranks, core::Strategy::ddp, true));
     for (int rank = 0; rank < ranks; ++rank) {
-      auto gradient = planes[rank].gradient({0}, {rank}).as<std::uint16_t>();
+      auto gradient = planes[rank].tensors().gradient({0}, {rank}).as<std::uint16_t>();
       for (std::size_t i = 0; i < gradient.size(); ++i)
         gradient[i] = core::float_to_bf16(gradient_of(rank, i));
     }
@@ -83,7 +83,7 @@ TEST(NarrowGradients, PrescaledByPowersOfTwoScaleTheSumExactly) {
     for (std::size_t i = 0; i < kElements; ++i) {
       float sum = 0;
       for (int rank = 0; rank < ranks; ++rank) sum += gradient_of(rank, i);
-      auto found = planes[0].reduced_gradient({0}).memory.as<std::uint16_t>()[i];
+      auto found = planes[0].tensors().reduced_gradient({0}).memory.as<std::uint16_t>()[i];
       ASSERT_EQ(core::bf16_to_float(found), narrow(sum / static_cast<float>(ranks)));
     }
   }
@@ -98,14 +98,15 @@ TEST(GradientSync, SumsOnlyAtTheOwner) {
     options.strategy = strategy;
     Planes planes(plan_training({{"w", {kElements}}}, options, {4}).value());
     for (int rank = 0; rank < 4; ++rank) {
-      std::ranges::fill(planes[rank].gradient({0}, {rank}).as<float>(), 1.0F);
+      std::ranges::fill(planes[rank].tensors().gradient({0}, {rank}).as<float>(), 1.0F);
     }
 
     planes.reduce();
 
     for (int rank = 0; rank < 4; ++rank) {
       bool owns = strategy == core::Strategy::ddp || rank == 0;
-      EXPECT_EQ(planes[rank].reduced_gradient({0}).memory.as<float>()[0], owns ? 1.0F : 0.25F) << rank;
+      EXPECT_EQ(planes[rank].tensors().reduced_gradient({0}).memory.as<float>()[0], owns ? 1.0F : 0.25F)
+          << rank;
     }
     EXPECT_EQ(planes.said.size(), 4u) << "each Conductor hears once that it is done";
   }
@@ -127,7 +128,7 @@ TEST(OrderedGradients, AreSummedAsTheyCameHoweverLongSumsTake) {
   ASSERT_EQ(planes.plan.buckets.size(), kBucketCount);
   for (int rank = 0; rank < 4; ++rank) {
     for (std::uint32_t p = 0; p < kBucketCount; ++p) {
-      const auto gradient = planes[rank].gradient({p}, {rank}).as<float>();
+      const auto gradient = planes[rank].tensors().gradient({p}, {rank}).as<float>();
       for (std::int64_t i = 0; i < kElements; ++i)
         gradient[static_cast<std::size_t>(i)] = gradient_at(rank, p, i);
     }
@@ -141,7 +142,7 @@ TEST(OrderedGradients, AreSummedAsTheyCameHoweverLongSumsTake) {
       const auto& whole = planes.plan.parameters[{p}].range;
       const auto held =
           planes.plan.held(core::TensorRole::optimizer, planes.plan.parameters[{p}].bucket, {rank});
-      const auto found = planes[rank].reduced_gradient({p}).memory.as<float>();
+      const auto found = planes[rank].tensors().reduced_gradient({p}).memory.as<float>();
       for (auto at = held.start; at < std::min(held.end, whole.end); ++at, ++seen) {
         const auto i = at - whole.start;
         const float sum =
@@ -156,11 +157,11 @@ TEST(OrderedGradients, AreSummedAsTheyCameHoweverLongSumsTake) {
 // Covers buffer-4.
 TEST(GradientSync, NothingMovesBeforeItIsLaunched) {
   Planes planes(plan_training({{"w", {kElements}}}, {}, {2}).value());
-  std::ranges::fill(planes[0].gradient({0}, {0}).as<float>(), 1.0F);
+  std::ranges::fill(planes[0].tensors().gradient({0}, {0}).as<float>(), 1.0F);
 
   planes[0].perform(PrepareBucket{{0}, {0}, {0}, true});
 
-  EXPECT_EQ(planes[0].reduced_gradient({0}).memory.as<float>()[0], 1.0F);
+  EXPECT_EQ(planes[0].tensors().reduced_gradient({0}).memory.as<float>()[0], 1.0F);
   EXPECT_TRUE(planes.said.empty());
 }
 

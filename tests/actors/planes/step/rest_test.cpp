@@ -26,10 +26,10 @@ TrainingPlan plan_for(int ranks, core::Strategy strategy) {
 /// Where parameters and the optimizer's state are.
 std::vector<std::byte*> places_in(DataPlane& plane, const TrainingPlan& plan) {
   std::vector<std::byte*> found;
-  for (const auto p : plan.specs.indices()) found.push_back(plane.resting_parameter(p).memory.data);
+  for (const auto p : plan.specs.indices()) found.push_back(plane.tensors().resting_parameter(p).memory.data);
   for (const auto bucket : plan.buckets.indices()) {
     for (const auto kind : {StateKind::master, StateKind::first_state, StateKind::second_state}) {
-      if (plan.is_trainable(bucket)) found.push_back(plane.state(kind, bucket).data);
+      if (plan.is_trainable(bucket)) found.push_back(plane.tensors().state(kind, bucket).data);
     }
   }
   return found;

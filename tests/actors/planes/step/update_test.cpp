@@ -89,7 +89,7 @@ TEST(Update, OfTwoBucketsEnqueuedAtOnceCountsOnce) {
   plane.timeline.run_until_idle();
 
   EXPECT_GT(plane.timeline.now().count(), 0);
-  EXPECT_EQ(plane.data->times().optimizer, plane.timeline.now());
+  EXPECT_EQ(plane.data->moment().optimizer, plane.timeline.now());
 }
 
 // Covers buffer-12, finish-12, unit-20.
@@ -101,14 +101,14 @@ TEST(Update, ClearsOnlyReducedSlotsButAllAfterRefusals) {
   plane.device.observe([&](const gpu::TaskRecord& task) { cleared += task.label == "zero" ? 1 : 0; });
   const auto lanes = [&] {
     for (int lane = 0; lane < 8; ++lane) {
-      auto gradient = plane.data->gradient({0}, {lane}).as<float>();
+      auto gradient = plane.data->tensors().gradient({0}, {lane}).as<float>();
       for (float& element : gradient) element += static_cast<float>(1 << lane);
       plane.data->perform(PrepareBucket{{0}, {0}, {lane}, lane == 7});
       plane.timeline.run_until_idle();
     }
   };
   lanes();
-  ASSERT_EQ(plane.data->reduced_gradient({0}).memory.as<float>()[0], 255.0F);
+  ASSERT_EQ(plane.data->tensors().reduced_gradient({0}).memory.as<float>()[0], 255.0F);
   cleared = 0;
 
   plane.data->perform(StepShard{{0}, {0}, true, 0, 1});
@@ -116,9 +116,9 @@ TEST(Update, ClearsOnlyReducedSlotsButAllAfterRefusals) {
 
   EXPECT_EQ(cleared, 1) << "of four slots, three were cleared when they were merged";
   lanes();
-  EXPECT_EQ(plane.data->reduced_gradient({0}).memory.as<float>()[0], 255.0F)
+  EXPECT_EQ(plane.data->tensors().reduced_gradient({0}).memory.as<float>()[0], 255.0F)
       << "nothing is left of the first time";
-  for (int lane = 0; lane < 8; ++lane) plane.data->gradient({0}, {lane}).as<float>()[0] += 1;
+  for (int lane = 0; lane < 8; ++lane) plane.data->tensors().gradient({0}, {lane}).as<float>()[0] += 1;
   cleared = 0;
 
   plane.data->perform(StepShard{{1}, {0}, false, 0, 1});
@@ -126,7 +126,7 @@ TEST(Update, ClearsOnlyReducedSlotsButAllAfterRefusals) {
 
   EXPECT_EQ(cleared, 4) << "gradients may have come again after they were merged";
   lanes();
-  EXPECT_EQ(plane.data->reduced_gradient({0}).memory.as<float>()[0], 255.0F);
+  EXPECT_EQ(plane.data->tensors().reduced_gradient({0}).memory.as<float>()[0], 255.0F);
 }
 
 }  // namespace
