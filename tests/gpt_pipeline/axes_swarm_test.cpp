@@ -76,19 +76,21 @@ std::vector<Cut> meshes_with_experts() {
   return all;
 }
 
-/// Meshes of a model whose layers and sequences are cut in two, dense or with experts, that all ranks have,
-/// or some of them each: those that share a sequence, or those of two sequences.
-std::vector<Cut> meshes_with_context(bool experts) {
+/// Meshes of a model whose layers and sequences are cut in two, both pieces of these on one rank or on two,
+/// dense or with experts, that all ranks have, or some of them each: those that share a sequence, or those of
+/// several sequences.
+std::vector<Cut> meshes_with_context(bool experts, int context) {
   std::vector<Cut> all;
   for (const auto strategy : kStrategies) {
     for (const int data_parallel : {1, 2, 4}) {
       for (const int experts_over : {1, 2, 4}) {
-        if (experts_over > 1 && (!experts || data_parallel * 2 % experts_over != 0)) continue;
+        if (experts_over > 1 && (!experts || data_parallel * context % experts_over != 0)) continue;
         Cut axes;
         axes.tied = false;
         axes.experts = axes.capacity = experts;
         axes.expert_parallel = experts_over;
-        axes.context = 2;
+        axes.context = context;
+        axes.pieces = 2;
         axes.strategy = strategy;
         axes.slices = 2;
         add(all, axes, data_parallel);
@@ -187,11 +189,9 @@ std::vector<Family> families() {
   Cut experts;
   experts.experts = true;
   experts.slices = 2;
-  // A sequence takes as many ranks as it has parts.
   Cut context;
   context.tied = false;
-  context.context = 2;
-  context.ranks = 2;
+  context.pieces = 2;
   context.slices = 2;
   Cut parts;
   parts.experts = true;
@@ -202,10 +202,15 @@ std::vector<Family> families() {
   columns.expert_tensor = 1;
   Cut both = context;
   both.experts = both.capacity = true;
+  const auto with_context = [](bool has_experts) {
+    auto all = meshes_with_context(has_experts, 1);
+    for (const auto& axes : meshes_with_context(has_experts, 2)) all.push_back(axes);
+    return all;
+  };
   return {
-      {"Experts", meshes_with_experts(), experts},           {"Context", meshes_with_context(false), context},
-      {"ContextOfExperts", meshes_with_context(true), both}, {"PartsOfExperts", meshes_with_parts(1), parts},
-      {"ExpertsOfColumns", meshes_with_parts(2), columns},   {"Stages", meshes_with_stages(), {}}};
+      {"Experts", meshes_with_experts(), experts},         {"Context", with_context(false), context},
+      {"ContextOfExperts", with_context(true), both},      {"PartsOfExperts", meshes_with_parts(1), parts},
+      {"ExpertsOfColumns", meshes_with_parts(2), columns}, {"Stages", meshes_with_stages(), {}}};
 }
 
 class AxesSwarm : public testing::TestWithParam<Family> {};
