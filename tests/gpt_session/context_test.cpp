@@ -87,6 +87,28 @@ TEST_F(ContextOnGpus, OfExpertsSeesTheSameBitsAlsoInStages) {
   });
 }
 
+/// A GPU computes one, two or four of the pieces.
+TEST_F(ContextOnGpus, HasTheBitsOfPiecesOnAnyOfThem) {
+  const auto split = core::ScheduleKind::zero_bubble;
+  expect_the_same_bits({{.context = 4},
+                        {.pieces = 4},
+                        {.context = 2, .pieces = 4},
+                        {.data_parallel = 2, .strategy = Strategy::zero3, .context = 2, .pieces = 4},
+                        {.stages = 2, .pieces = 4},
+                        {.stages = 2, .schedule = split, .context = 2, .pieces = 4}},
+                       DType::f32, add_all_of_it_and_a_layer);
+  expect_the_same_bits({{.context = 2}, {.pieces = 2}, {.stages = 2, .pieces = 2}}, DType::bf16, add_a_layer);
+}
+
+TEST_F(ContextOnGpus, OfExpertsHasTheBitsOfPiecesToo) {
+  expect_the_same_bits({{.context = 4},
+                        {.pieces = 4},
+                        {.strategy = Strategy::zero3, .context = 2, .experts = 2, .pieces = 4},
+                        {.data_parallel = 2, .experts = 2, .pieces = 4},
+                        {.stages = 2, .context = 2, .experts = 2, .pieces = 4}},
+                       DType::f32, add_experts);
+}
+
 TEST_F(ContextOnGpus, RefusesSlices) {
   const auto refusal = [&](const Change& change) {
     auto options = options_of({.context = 2}, DType::bf16, 20);

@@ -28,11 +28,12 @@ struct GpuMesh {
   int chunks = 1;
   int context = 1;
   int experts = 1;  ///< ranks that they are spread over
+  int pieces = 0;   ///< of each sequence; 0: one for each of the ranks that share it
 
   int ranks() const { return size * context * data_parallel * stages; }
   std::string name() const {
-    return fmt::format("{} on {}x{}x{}{}, {} stages, experts over {}", core::name_of(strategy), size, context,
-                       data_parallel, sequence ? " by rows" : "", stages, experts);
+    return fmt::format("{} on {}x{}x{}{}, {} stages, experts over {}, {} pieces", core::name_of(strategy),
+                       size, context, data_parallel, sequence ? " by rows" : "", stages, experts, pieces);
   }
 };
 
@@ -49,6 +50,7 @@ inline TrainerOptions options_of(const GpuMesh& mesh, DType dtype, int steps) {
   training.strategy = mesh.strategy;
   training.tensor_parallel = mesh.size;
   training.context_parallel = mesh.context;
+  training.context_pieces = mesh.pieces;
   training.expert_parallel = mesh.experts;
   training.pipeline_parallel = mesh.stages;
   training.lanes = 2;

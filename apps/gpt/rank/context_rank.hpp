@@ -48,13 +48,16 @@ class ContextRank {
               gpu::DeviceKind device);
   SequenceMember member(std::size_t piece) const { return {first_.members, first_.index + piece}; }
   bool is_alone() const { return first_.members == own_.members(); }
-  /// The group's MembersSum, for a rank with one piece.
-  core::Result<void> sum_on_host(std::span<float> values);
+  TensorGroup<float>& host_group(std::size_t piece);
+  DeviceTensorGroup& device_group(std::size_t piece);
+  /// The MembersSum of one of this rank's pieces.
+  core::Result<void> sum_on_host(std::size_t piece, std::span<float> values);
 
   SequenceMember first_;  ///< this rank's, of which it may have more
   bool is_on_gpu_;
   InStep own_;
-  PieceGroup pieces_;  ///< with several pieces, otherwise one of the others
+  PieceGroup pieces_;  ///< it or the next with several pieces, otherwise one of the others
+  DevicePieceGroup device_pieces_;
   SessionTensorGroup group_;
   SessionDeviceGroup device_group_;
   std::optional<StageMemory> memory_;  ///< set from open() on

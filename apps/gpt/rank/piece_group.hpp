@@ -6,8 +6,11 @@
 #include <vector>
 
 #include "actors/session/trainer_group.hpp"
+#include "apps/gpt/model/device_group.hpp"
 #include "apps/gpt/model/group.hpp"
 #include "apps/gpt/stage/in_step.hpp"
+#include "core/plan/lanes.hpp"
+#include "gpu/stream.hpp"
 
 namespace troupe::apps::gpt {
 
@@ -19,8 +22,8 @@ class PieceGroup {
   /// For the members `first` to `first + own.members() - 1` of `size`. `own` must outlive the group.
   PieceGroup(std::size_t size, std::size_t first, InStep& own);
 
-  /// Before the first operation, with the ranks that play the others, if there are any.
-  void open(actors::TrainerGroup& ranks) { ranks_ = &ranks; }
+  /// Before the first operation, with the ranks that play the others; null: there are none.
+  void open(actors::TrainerGroup* ranks) { ranks_ = ranks; }
   TensorGroup<float>& member(std::size_t own) { return members_[own]; }
 
  private:
@@ -56,15 +59,60 @@ class PieceGroup {
   /// taken_ = what all members give, in their order.
   core::Result<void> gather(const Counts& counts);
   core::Result<void> scatter_sum(const Counts& counts);
-  /// A number for each rank: the sum of those of its members.
-  Counts by_rank(const Counts& counts) const;
-
   std::size_t size_, first_;
   InStep& own_;
   actors::TrainerGroup* ranks_ = nullptr;
   std::deque<Member> members_;
   std::vector<Brought> brought_;  ///< by own members
   std::vector<float> given_, taken_;
+};
+
+/// The same on the session's device, with the bits of a SessionDeviceGroup of as many ranks. What members
+/// bring is all the memory it takes.
+class DevicePieceGroup {
+ public:
+  DevicePieceGroup(std::size_t size, std::size_t first, InStep& own);
+
+  /// Before the first operation, with the ranks that play the others, null if there are none, and the stream
+  /// that the session computes on.
+  void open(actors::TrainerGroup* ranks, gpu::StreamView compute) { ranks_ = ranks, compute_ = compute; }
+  DeviceTensorGroup& member(std::size_t own) { return members_[own]; }
+
+ private:
+  using Counts = DeviceTensorGroup::Counts;
+
+  class Member final : public DeviceTensorGroup {
+   public:
+    Member(DevicePieceGroup& group, std::size_t own) : group_(group), own_(own) {}
+
+    std::size_t size() const override { return group_.size_; }
+    std::size_t index() const override { return group_.first_ + own_; }
+    core::Result<void> sum(gpu::Elements values, gpu::BufferView scratch) override;
+    core::Result<void> max(gpu::Elements values) override;
+    core::Result<void> gather(gpu::ConstElements own, gpu::Elements all, const Counts& counts) override;
+    core::Result<void> scatter_sum(gpu::ConstElements all, gpu::Elements own, const Counts& counts,
+                                   gpu::BufferView scratch) override;
+
+   private:
+    DevicePieceGroup& group_;
+    std::size_t own_;
+  };
+  struct Brought {
+    gpu::ConstElements gives;
+    gpu::Elements takes;
+    gpu::BufferView scratch{};
+  };
+
+  core::Result<void> gather(const Counts& counts);
+  core::Result<void> scatter_sum(const Counts& counts);
+
+  std::size_t size_, first_;
+  InStep& own_;
+  std::vector<core::TreeStep> in_order_;  ///< adds all to the first
+  actors::TrainerGroup* ranks_ = nullptr;
+  gpu::StreamView compute_ = nullptr;
+  std::deque<Member> members_;
+  std::vector<Brought> brought_;  ///< by own members
 };
 
 }  // namespace troupe::apps::gpt

@@ -152,7 +152,7 @@ Result<void> RankModel::warm_up() {
   const auto scratch = TRY(memory_.allocate((is_cut() ? 2 : 1) * largest * sizeof(float)));
   const auto values = scratch.view().subview(0, largest * sizeof(float));
   const std::vector<const std::byte*> parameters(readable_.size(), values.data);
-  const std::vector<float*> gradients(readable_.size(), values.as<float>().data());
+  const std::vector<float*> gradients(gradients_.size(), values.as<float>().data());
   if (is_cut()) {
     memory_.zero(values);
     memory_.add(values, scratch.view().subview(values.bytes, values.bytes));
