@@ -17,6 +17,7 @@
 #include "core/errors.hpp"
 #include "core/indices.hpp"
 #include "gpu/buffer.hpp"
+#include "gpu/collective/flight_recorder.hpp"
 #include "gpu/collective/group.hpp"
 
 namespace troupe::actors {
@@ -51,6 +52,17 @@ struct SessionContext {
   void post_and_run(messages::Role role, std::uint32_t index, messages::Message message) const {
     world.post_and_run(
         {{rank(), messages::Role::trainer, 0}, {rank(), role, index}, world.epoch(), std::move(message)});
+  }
+
+  /// To the Coordinator.
+  void tell(messages::Message message) const {
+    const messages::Address coordinator{core::Rank{0}, messages::Role::coordinator, 0};
+    world.post({{rank(), messages::Role::trainer, 0}, coordinator, world.epoch(), std::move(message)});
+  }
+
+  /// What the trainer is in is recorded, and in which step.
+  void enter(gpu::FlightPhase phase, core::Step step = {-1}) const {
+    if (const auto recorder = world.recorder()) recorder->enter(phase, step);
   }
 
   /// Every rank says its word; all get what rank 0 answers to the words, which are in the order of ranks.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "actors/planes/replica/copies.hpp"
+#include "actors/session/last_step.hpp"
 #include "actors/session/restore.hpp"
 #include "core/checkpoint/values_text.hpp"
 #include "core/errors.hpp"

@@ -9,15 +9,10 @@
 #include "actors/session/told.hpp"
 #include "core/errors.hpp"
 #include "core/program/memory.hpp"
-#include "gpu/collective/flight_recorder.hpp"
 
 namespace troupe::actors {
 
 using messages::Role;
-
-void Session::Parts::enter(gpu::FlightPhase phase, core::Step in) {
-  if (const auto recorder = world.recorder()) recorder->enter(phase, in);
-}
 
 core::Result<std::unique_ptr<Session>> Session::join(RankWorld& world, SessionOptions options,
                                                      std::vector<core::ParameterSpec> parameters) {
@@ -61,7 +56,7 @@ const core::TrainingOptions& Session::training() const {
 }
 
 std::vector<core::Lane> Session::lanes() const {
-  return parts_->own_lanes();
+  return parts_->data->program().lanes();
 }
 
 core::Result<gpu::BufferView> Session::parameter_memory(core::ParameterIndex index) const {
@@ -79,7 +74,7 @@ core::Result<void> Session::write_parameter(core::ParameterIndex index,
                                             const std::function<void(std::int64_t, std::span<float>)>& fill) {
   TRY(parts_->in_turn(parts_->order->has_parameter(index)));
   TRY(parts_->in_turn(parts_->may_write_values("write_parameter()")));
-  return parts_->write_parameter(index, fill);
+  return parts_->values->write(index, fill);
 }
 
 core::Result<int> Session::sources(core::ParameterIndex index) const {
@@ -143,13 +138,13 @@ core::Result<void> Session::begin_step(double learning_rate) {
                       learning_rate);
   }
   if (s.has_own_tensors) TRY(s.saves->wait_tensors());
-  s.called(messages::Call::begin_step);
-  s.enter(gpu::FlightPhase::in_step, s.step);
+  s.calls->made(messages::Call::begin_step);
+  s.context->enter(gpu::FlightPhase::in_step, s.step);
   TRY(s.in_time(s.agree_on_first_values()));
   if (const auto every = s.options.compare_replicas_every; every > 0 && s.step.value % every == 0)
     TRY(s.compare_replicas(messages::Call::begin_step));
   TRY(s.order->begin_step());
-  TRY(s.adopt());
+  TRY(s.values->adopt());
   s.learning_rate = learning_rate;
   s.meter->begin_step(s.step);
   s.gate->begin_step(s.step, s.decided);
@@ -163,7 +158,7 @@ core::Result<void> Session::begin_step(double learning_rate) {
     if (s.plan.is_trainable(bucket)) s.context->post(Role::gradient_bucket, bucket.value, begun);
   }
   // What is waited for in a step may be for a rank that did not begin it.
-  s.expect_alike(messages::Call::begin_step);
+  s.calls->expect(messages::Call::begin_step);
   return {};
 }
 
@@ -216,22 +211,22 @@ core::Result<void> Session::begin_evaluation() {
   auto& s = *parts_;
   TRY(s.in_turn(s.order->between_steps("begin_evaluation()")));
   // What is evaluated is what would be trained.
-  if (s.data->updates().rounds_parameters()) TRY(s.adopt());
+  if (s.data->updates().rounds_parameters()) TRY(s.values->adopt());
   TRY(s.publish_all());
   TRY(s.order->begin_evaluation());
   s.gate->begin_evaluation(s.decided);
   if (!s.gate->has_units()) return {};
-  s.called(messages::Call::begin_evaluation);
-  s.enter(gpu::FlightPhase::evaluating);
-  if (s.plan.is_data_parallel_alone()) s.expect_alike(messages::Call::begin_evaluation);
+  s.calls->made(messages::Call::begin_evaluation);
+  s.context->enter(gpu::FlightPhase::evaluating);
+  if (s.plan.is_data_parallel_alone()) s.calls->expect(messages::Call::begin_evaluation);
   return {};
 }
 
 core::Result<void> Session::end_evaluation() {
   TRY(parts_->in_turn(parts_->order->end_evaluation()));
   parts_->gate->end_evaluation();
-  parts_->enter(gpu::FlightPhase::between_steps);
-  parts_->expect_nothing();
+  parts_->context->enter(gpu::FlightPhase::between_steps);
+  parts_->calls->expect_nothing();
   return {};
 }
 
@@ -245,7 +240,7 @@ core::Result<void> Session::begin_learning() {
                       s.decided.value);
   }
   TRY(s.in_turn(s.order->begin_learning()));
-  s.lane = s.own_lanes().front();
+  s.lane = s.data->program().lanes().front();
   s.gate->begin_learning(s.decided);
   return {};
 }
@@ -342,14 +337,14 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
       Role::rank_supervisor, 0,
       messages::BackwardFinished{
           s.step, s.plan.counts_losses(s.world.rank()) ? s.losses : std::vector<messages::LaneLoss>{},
-          std::move(refusal), wishes, s.alike(), s.calls});
+          std::move(refusal), wishes, s.alike(), s.calls->counts()});
   messages::StepDecided decided;
-  s.expect_alike(messages::Call::begin_step);
+  s.calls->expect(messages::Call::begin_step);
   TRY(s.meter->exposed([&]() -> core::Result<void> {
     decided = TRY(s.inbox.wait_decided(s.step, s.trainer_deadline()));
     return {};
   }));
-  s.expect_nothing();
+  s.calls->expect_nothing();
   s.decided = s.step;
   s.sequencer->decided(s.step, decided.commit);
   if (s.experts) {
@@ -365,12 +360,12 @@ core::Result<StepOutcome> Session::finish_step(std::string refusal, std::uint32_
   if (s.is_kept_for_recovery()) outcome.wishes &= ~std::uint32_t{kWishJoin};
   outcome.times = s.meter->end_step();
   if (auto timed = s.pace.step_over(s.world.device().now(), s.world.rank(), outcome.times,
-                                    static_cast<int>(s.own_lanes().size())))
-    s.tell(*timed);
+                                    static_cast<int>(s.data->program().lanes().size())))
+    s.context->tell(*timed);
   s.optimizer_steps.value += decided.commit ? 1 : 0;
   // A step refused for another reason says nothing about the scale.
   if (decided.commit || outcome.nonfinite_gradients > 0) s.scaler.update(outcome.nonfinite_gradients == 0);
-  s.enter(gpu::FlightPhase::between_steps, s.step);
+  s.context->enter(gpu::FlightPhase::between_steps, s.step);
   s.step.value += 1;
   s.last = outcome;
   return outcome;
@@ -385,10 +380,11 @@ core::Result<std::uint64_t> Session::save(const core::Value& common,
         "this job has no directory for checkpoints; give ProcessWorldOptions::checkpoint_directory");
   }
   TRY(parts_->in_turn(parts_->order->between_steps("save()")));
-  TRY(parts_->adopt());
-  TRY(parts_->compare_replicas_for(messages::Call::save));
+  TRY(parts_->values->adopt());
+  TRY(parts_->calls->before(messages::Call::save,
+                            [&] { return parts_->compare_replicas(messages::Call::save); }));
   const auto save = TRY(parts_->saves->begin(parts_->progress(), common, objects));
-  parts_->called(messages::Call::save);
+  parts_->calls->made(messages::Call::save);
   return save;
 }
 
@@ -400,10 +396,11 @@ core::Result<std::uint64_t> Session::save_local(const core::Value& common) {
         "this job has no place for local copies; give ProcessWorldOptions::local_checkpoint_directory");
   }
   TRY(parts_->in_turn(parts_->order->between_steps("save_local()")));
-  TRY(parts_->adopt());
-  TRY(parts_->compare_replicas_for(messages::Call::save_local));
+  TRY(parts_->values->adopt());
+  TRY(parts_->calls->before(messages::Call::save_local,
+                            [&] { return parts_->compare_replicas(messages::Call::save_local); }));
   const auto save = TRY(parts_->saves->begin_local(parts_->progress(), common));
-  parts_->called(messages::Call::save_local);
+  parts_->calls->made(messages::Call::save_local);
   return save;
 }
 
@@ -412,10 +409,7 @@ std::vector<SaveResult> Session::take_saves() {
 }
 
 core::Result<void> Session::wait_saves() {
-  parts_->expect_alike(messages::Call::save);
-  const auto waited = parts_->saves->wait();
-  parts_->expect_nothing();
-  return waited;
+  return parts_->calls->within(messages::Call::save, [&] { return parts_->saves->wait(); });
 }
 
 std::vector<SaveResult> Session::take_local_saves() {
@@ -423,10 +417,7 @@ std::vector<SaveResult> Session::take_local_saves() {
 }
 
 core::Result<void> Session::wait_local_saves() {
-  parts_->expect_alike(messages::Call::save_local);
-  const auto waited = parts_->saves->wait_local();
-  parts_->expect_nothing();
-  return waited;
+  return parts_->calls->within(messages::Call::save_local, [&] { return parts_->saves->wait_local(); });
 }
 
 core::Result<void> Session::publish_all() {
@@ -440,11 +431,11 @@ core::Result<void> Session::leave() {
   TRY(wait_local_saves());
   TRY(parts_->in_turn(parts_->order->leave()));
   parts_->context->post(Role::rank_supervisor, 0, messages::Leave{rank()});
-  parts_->called(messages::Call::leave);
-  parts_->enter(gpu::FlightPhase::leaving);
-  parts_->expect_alike(messages::Call::leave);
+  parts_->calls->made(messages::Call::leave);
+  parts_->context->enter(gpu::FlightPhase::leaving);
+  parts_->calls->expect(messages::Call::leave);
   TRY(parts_->in_time(parts_->inbox.wait_farewell(parts_->trainer_deadline())));
-  parts_->enter(gpu::FlightPhase::left);
+  parts_->context->enter(gpu::FlightPhase::left);
   parts_->world.close();
   return {};
 }

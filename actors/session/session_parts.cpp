@@ -1,22 +1,20 @@
 #include "actors/session/session_parts.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "actors/planes/step/declared_order.hpp"
 #include "actors/roles/conductor.hpp"
 #include "actors/roles/coordinator.hpp"
+#include "actors/session/first_values.hpp"
 #include "actors/session/program_check.hpp"
+#include "actors/session/remains.hpp"
 #include "actors/session/rendezvous.hpp"
 #include "actors/session/role_configs.hpp"
 #include "actors/session/told.hpp"
 #include "core/errors.hpp"
 #include "core/hash.hpp"
 #include "core/indices.hpp"
-#include "core/number.hpp"
-#include "gpu/kernels.hpp"
-#include "gpu/order/task_order.hpp"
 
 namespace troupe::actors {
 
@@ -196,10 +194,7 @@ core::Result<void> Session::Parts::open_planes() {
   memory = data->tensors().pieces_of(rank_state, options.tensors);
   context.emplace(SessionContext{world, options, plan, inbox, *rendezvous, *data, rank_state, memory});
   if (world.storage() != nullptr) checkpoints = TRY(CheckpointTier::create(*context));
-  if (world.local_storage() != nullptr) {
-    local = TRY(LocalTier::create(world, *data, rank_state, memory, context->bucket_count(), options.local,
-                                  context->hold_deadline()));
-  }
+  if (world.local_storage() != nullptr) local = TRY(LocalTier::create(*context));
   if (!world.device().is_host_memory()) {
     auto make = [this] {
       return group_maker().of_hosts("loads", plan.mesh.group(core::GroupKind::world, world.rank()));
@@ -216,9 +211,10 @@ core::Result<void> Session::Parts::open_planes() {
   sequencer.emplace(
       *context, *gate, *meter,
       Sequencer::Settings{options.step_deadline, trainer_deadline(), launches_in_order(), tracer.get()});
-  masters.emplace(*context);
-  order.emplace(own_lanes(), plan.options.microbatches, static_cast<std::uint32_t>(plan.specs.size()),
-                !plan.inputs.passes.empty());
+  values.emplace(*context);
+  calls.emplace(*context);
+  order.emplace(data->program().lanes(), plan.options.microbatches,
+                static_cast<std::uint32_t>(plan.specs.size()), !plan.inputs.passes.empty());
   return {};
 }
 
@@ -232,9 +228,9 @@ RankWorld::Hooks Session::Parts::hooks() {
     if (router) router->perform(from, work);
   };
   hooks.published_bits = [this](core::BucketIndex bucket) {
-    const auto [range, values] = data->tensors().kept(bucket);
+    const auto [range, kept] = data->tensors().kept(bucket);
     return RankWorld::PublishedBits{plan.first_alike(bucket, world.rank()), range,
-                                    core::hash64({values.data, values.bytes})};
+                                    core::hash64({kept.data, kept.bytes})};
   };
   hooks.tracer = tracer.get();
   return hooks;
@@ -287,9 +283,9 @@ core::Result<void> Session::Parts::connect() {
   }
   TRY(data->set_groups(std::move(groups)));
   if (layers) layers->connect(*context, *sequencer);
-  if (local) TRY(connect_local_tier());
+  if (local) TRY(local->connect(group_maker()));
   tensor_keys = TRY(agree_on_tensors(*context));
-  enter(gpu::FlightPhase::between_steps);
+  context->enter(gpu::FlightPhase::between_steps);
   return {};
 }
 
@@ -304,43 +300,6 @@ std::vector<TrainerGroupSpec> Session::Parts::trainer_groups() const {
   return groups;
 }
 
-core::Result<void> Session::Parts::connect_local_tier() {
-  const auto& clique = local->clique();
-  if (clique.size() > 1) {
-    auto name = fmt::format("replicas-{}", clique.front().value);
-    local->set_group(TRY(group_maker().of_hosts(std::move(name), clique)));
-  }
-  if (context->is_first_rank()) {
-    TRY(rendezvous->set("replicas/seed", std::to_string(world.unique())));
-  }
-  const auto text = TRY(rendezvous->get("replicas/seed", options.join_deadline));
-  messages::ReplicaSeed message;
-  message.seed = TRY(core::parse_number<std::uint64_t>(text, {0, std::numeric_limits<std::uint64_t>::max()}));
-  context->post(Role::replica_keeper, 0, message);
-  return {};
-}
-
-core::Result<void> Session::Parts::adopt() {
-  if (adopted) return {};
-  if (masters->empty()) data->updates().adopt_all();
-  for (const auto index : plan.specs.indices()) {
-    if (!masters->empty()) TRY(adopt(index));
-  }
-  adopted = true;
-  return data->updates().rounds_parameters() ? settle_parameters() : core::Result<void>{};
-}
-
-core::Result<void> Session::Parts::adopt(core::ParameterIndex index) {
-  if (masters->has(index)) return masters->adopt(index);
-  data->updates().adopt(index);
-  return {};
-}
-
-core::Result<void> Session::Parts::settle_parameters() {
-  data->updates().round_parameters();
-  return inbox.wait_gathered(trainer_deadline());
-}
-
 core::Result<void> Session::Parts::end_lane(std::span<const PieceLoss> pieces) {
   TRY(in_turn(gate->may_end_round()));
   TRY(in_turn(sequencer->lane_operations().may_end("end_lane()")));
@@ -348,14 +307,6 @@ core::Result<void> Session::Parts::end_lane(std::span<const PieceLoss> pieces) {
   sequencer->lane_operations().end();
   for (const auto& [loss, weight] : pieces) losses.push_back({lane, loss, weight});
   return gate->end_round();
-}
-
-std::vector<core::Lane> Session::Parts::own_lanes() const {
-  std::vector<core::Lane> lanes;
-  for (const auto& played : data->program().rounds()) {
-    if (played) lanes.push_back(*played);
-  }
-  return lanes;
 }
 
 core::Result<void> Session::Parts::in_turn(core::Result<void> called) const {
@@ -409,21 +360,6 @@ core::Result<void> Session::Parts::check_readable(core::ParameterIndex index, co
                     dtype == core::DType::f32 ? "float" : "std::uint16_t");
 }
 
-void Session::Parts::tell(messages::Message coordinator_is_told) {
-  const messages::Address coordinator{core::Rank{0}, Role::coordinator, 0};
-  world.post({{world.rank(), Role::trainer, 0}, coordinator, world.epoch(), std::move(coordinator_is_told)});
-}
-
-void Session::Parts::called(messages::Call call) {
-  calls[static_cast<std::size_t>(call)] += 1;
-  if (call != messages::Call::begin_step) tell(messages::TrainerCalls{world.rank(), calls});
-}
-
-void Session::Parts::expect_alike(messages::Call call) {
-  inbox.expect(messages::TrainerCalls{world.rank(), calls, true, call, calls[static_cast<std::size_t>(call)]},
-               [this](const messages::TrainerCalls& waits) { tell(waits); });
-}
-
 std::vector<std::string> Session::Parts::alike() const {
   return {fmt::format("the learning rate given to begin_step(): {}", learning_rate),
           fmt::format("the loss scale: {}", scaler.scale())};
@@ -462,39 +398,94 @@ core::Result<void> Session::Parts::wait_merged(core::Lane played) {
   });
 }
 
-/// What follows a restore or an evaluation is written to the optimizer's copy as well.
-core::Result<void> Session::Parts::write_parameter(
-    core::ParameterIndex index, const std::function<void(std::int64_t, std::span<float>)>& fill) {
-  if (!adopted) return write_memory(index, fill);
-  TRY(settle_parameters());
-  TRY(write_memory(index, fill));
-  TRY(adopt(index));
-  return settle_parameters();
+/// A job that restores has the same values on all ranks too, unless a rank wrote others.
+core::Result<void> Session::Parts::agree_on_first_values() {
+  if (has_agreed) return {};
+  calls->expect(messages::Call::begin_step);
+  FirstValuesOfRanks first(*context, group_maker(), first_values_compared++);
+  TRY(options.first_values == FirstValues::broadcast ? first.broadcast() : first.compare());
+  calls->expect_nothing();
+  has_agreed = true;
+  return {};
 }
 
-core::Result<void> Session::Parts::write_memory(
-    core::ParameterIndex index, const std::function<void(std::int64_t, std::span<float>)>& fill) {
-  const auto resting = data->tensors().resting_parameter(index);
-  if (resting.range.size() == 0) return {};
-  const auto dtype = plan.specs[index].dtype;
-  auto& device = world.device();
-  if (device.is_host_memory()) gpu::declare(device, "first values", {}, {resting.memory});
-  if (device.is_host_memory() && dtype == core::DType::f32) {
-    fill(resting.range.start, resting.memory.as<float>());
-    return {};
+core::Result<void> Session::Parts::compare_replicas(messages::Call call) {
+  const auto over = progress().over;
+  if (!replica_check || over == compared || decided.value < 0) return {};
+  TRY(publish_all());
+  auto alike = calls->within(call, [&] { return in_time(replica_check->run(over)); });
+  // What steps have made of gradients that came from other values is not gone on from.
+  if (!alike) origin = 0;
+  compared = over;
+  return alike;
+}
+
+core::Result<void> Session::Parts::go_on_from(Saves::Progress from) {
+  step = core::next_step(from.over);
+  optimizer_steps = from.optimizer_steps;
+  steps_missed = std::move(from.steps_missed);
+  last = std::move(from.last);
+  return from.loss_scaling ? scaler.restore(*from.loss_scaling) : core::Result<void>{};
+}
+
+/// Where there is no room for two, the memory of the epoch before goes.
+core::Result<std::unique_ptr<DataPlane>> Session::Parts::make_data(const DataPlane::Options& plane) {
+  auto made = DataPlane::create(world.device(), plan, plane);
+  const bool lacks_room = !made && made.error().code == core::Errc::out_of_memory;
+  if (!lacks_room || world.kept() == nullptr) return made;
+  world.log(Subsystem::session)
+      .info("this rank gives up what it has in memory from the epoch before, beside which {}",
+            made.error().message);
+  world.keep(nullptr);
+  return DataPlane::create(world.device(), plan, plane);
+}
+
+core::Result<void> Session::Parts::let_others_join() {
+  if (!is_kept_for_recovery()) {
+    auto joined = saves->let_others_join(progress().over);
+    ends_for_others = !joined;
+    return joined;
   }
-  std::vector<float> values(static_cast<std::size_t>(resting.range.size()));
-  fill(resting.range.start, values);
-  TRY(masters->write(index, resting.range.start, values));
-  if (device.is_host_memory()) {
-    gpu::cast({gpu::view_of(std::span<const float>(values)), core::DType::f32}, {resting.memory, dtype});
-    return {};
-  }
-  const auto staging = TRY(device.allocate_staging(resting.memory.bytes));
-  gpu::cast({gpu::view_of(std::span<const float>(values)), core::DType::f32}, {staging.view(), dtype});
-  const auto stream = TRY(device.create_stream({"first values", 0}));
-  gpu::copy(staging.view(), resting.memory, stream.get());
-  return stream->synchronize(trainer_deadline());
+  // What was begun is of use to whoever restores.
+  TRY(saves->wait());
+  TRY(saves->wait_local());
+  TRY(publish_all());
+  ends_for_others = true;
+  return core::fail(core::Errc::peer_lost,
+                    "other ranks join the job after {} steps; ProcessWorld::form_anew() says how it goes on",
+                    progress().over.value);
+}
+
+void Session::Parts::note_begun(const messages::StepBegan& step_begun) {
+  if (begun.size() == 2) begun.erase(begun.begin());
+  begun.push_back(step_begun);
+  if (origin != 0) return;
+  // From first values or a checkpoint, as on all ranks.
+  origin = world.epoch().value;
+  world.keep(nullptr);
+}
+
+void Session::Parts::leave_remains() {
+  const bool goes_on = inbox.failure().has_value() || ends_for_others;
+  const bool is_whole = origin != 0 && data && gate;
+  if (!goes_on || !is_whole || !may_keep_state()) return;
+  // Nothing but the data plane uses its streams and its memory any more.
+  sequencer.reset();
+  gate.reset();
+  saves.reset();
+  meter.reset();
+  router.reset();
+  hosts.reset();
+  replica_check.reset();
+  local.reset();
+  checkpoints.reset();
+  auto from = progress();
+  auto remains = Remains::take(
+      {std::move(own_plan), std::move(data), std::move(rank_state), origin, std::move(from), scaler, begun},
+      trainer_deadline());
+  if (remains) return world.keep(*std::move(remains));
+  world.log(Subsystem::session)
+      .info("this rank has no state in memory for the next epoch: {}", remains.error().message);
 }
 
 }  // namespace troupe::actors

@@ -10,10 +10,10 @@
 #include "actors/planes/step/state.hpp"
 #include "actors/planes/step/training_plan.hpp"
 #include "actors/roles/rank_supervisor.hpp"
+#include "actors/session/alike_calls.hpp"
 #include "actors/session/call_order.hpp"
 #include "actors/session/checkpoint_tier.hpp"
 #include "actors/session/context.hpp"
-#include "actors/session/exact_masters.hpp"
 #include "actors/session/expert_layers.hpp"
 #include "actors/session/groups.hpp"
 #include "actors/session/host_exchange.hpp"
@@ -26,13 +26,13 @@
 #include "actors/session/trainer_inbox.hpp"
 #include "actors/session/trainer_tensors.hpp"
 #include "actors/session/unit_gate.hpp"
+#include "actors/session/values.hpp"
 #include "actors/session/work_router.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "actors/shell/tracer.hpp"
 #include "core/checkpoint/steps_missed.hpp"
 #include "core/optimizer/loss_scaler.hpp"
 #include "core/step_count.hpp"
-#include "gpu/collective/flight_record.hpp"
 
 namespace troupe::actors {
 
@@ -54,7 +54,6 @@ struct Session::Parts {
   void spawn_membership(RankSupervisorConfig supervisor);
   void spawn_roles();
   core::Result<void> connect();
-  core::Result<void> connect_local_tier();
   GroupMaker group_maker() { return {world, *rendezvous, options.join_deadline}; }
   std::chrono::nanoseconds trainer_deadline() const { return 3 * options.step_deadline; }
   std::vector<TrainerGroupSpec> trainer_groups() const;
@@ -62,11 +61,6 @@ struct Session::Parts {
   bool launches_in_order() const {
     return !trainer_groups().empty() && collectives && (*collectives)->runs_in_launch_order();
   }
-  core::Result<void> adopt();
-  core::Result<void> adopt(core::ParameterIndex index);
-  /// Rounds what is gathered in blocks; what was enqueued for parameters' values is done when it returns.
-  core::Result<void> settle_parameters();
-  std::vector<core::Lane> own_lanes() const;
   core::Result<void> end_lane(std::span<const PieceLoss> pieces);
   /// A call out of turn; once the session has failed, that failure comes before it.
   core::Result<void> in_turn(core::Result<void> called) const;
@@ -77,41 +71,22 @@ struct Session::Parts {
   core::Result<void> may_write_values(std::string_view call) const;
   core::Result<void> has_source(core::ParameterIndex index, std::optional<int> source) const;
   core::Result<void> check_readable(core::ParameterIndex index, core::DType dtype, Element element) const;
-  /// The trainer has made a call that all ranks make alike.
-  void called(messages::Call call);
-  /// Is recorded; `step` is that in which the trainer is.
-  void enter(gpu::FlightPhase phase, core::Step in = {-1});
-  void tell(messages::Message coordinator_is_told);
-  /// Until the next one, what the trainer waits for comes only after every rank has made this call as often
-  /// as this one has.
-  void expect_alike(messages::Call call);
-  void expect_nothing() { inbox.expect({}); }
   /// What all ranks must have given to the step alike.
   std::vector<std::string> alike() const;
   core::Result<void> agree_on_first_values();
   /// If the trainer wants it and has not made it after this step; within a call that all ranks make alike.
   core::Result<void> compare_replicas(messages::Call call);
-  core::Result<void> compare_replicas_for(messages::Call save);
   core::Result<void> publish_all();
   /// From the first step on, units in this order, which all ranks have agreed on.
   core::Result<void> follow(const core::DeclaredOrder& units_order);
   /// Waits until the lane's gradients are out of memory that the next lane writes; those of units in a pool
   /// are waited for when their slot is used again.
   core::Result<void> wait_merged(core::Lane played);
-  core::Result<void> write_parameter(core::ParameterIndex index,
-                                     const std::function<void(std::int64_t, std::span<float>)>& fill);
-  core::Result<void> write_memory(core::ParameterIndex index,
-                                  const std::function<void(std::int64_t, std::span<float>)>& fill);
   Saves::Progress progress() const {
     return {core::steps_before(step), optimizer_steps, steps_missed,
             scaler.is_dynamic() ? std::optional(scaler.state()) : std::nullopt, last};
   }
 
-  /// The part of an optimizer's state that this rank steps; Errc::invalid_argument: there is no such state.
-  core::Result<RankTensors::Part> resting_state(core::ParameterIndex index, std::string_view state) const;
-  /// Calls `visit` with that part, if it is not empty.
-  core::Result<void> visit_state(core::ParameterIndex index, std::string_view state, bool writes,
-                                 const std::function<void(std::int64_t, std::span<float>)>& visit);
   core::Result<void> go_on_from(Saves::Progress from);
   /// Whether what this rank has in memory can be of use to another epoch.
   bool may_keep_state() const { return world.may_go_on() && !has_own_tensors && !experts; }
@@ -146,7 +121,8 @@ struct Session::Parts {
   std::optional<StepMeter> meter;
   std::optional<Saves> saves;
   std::optional<CallOrder> order;
-  std::optional<ExactMasters> masters;
+  std::optional<Values> values;
+  std::optional<AlikeCalls> calls;
   std::optional<UnitGate> gate;
   std::optional<Sequencer> sequencer;
   TensorKeys tensor_keys;
@@ -161,14 +137,12 @@ struct Session::Parts {
   core::Step step{0};                      ///< the step that is being computed, or comes next
   core::Step decided{-1};
   core::Lane lane{-1};
-  bool adopted = false;  ///< the optimizer has the parameters' values
   core::StepCount optimizer_steps{};
   core::StepsMissed steps_missed;
   std::uint64_t restores = 0;
   std::vector<messages::LaneLoss> losses;
   double learning_rate = 0;  ///< of the step
-  messages::CallCounts calls = messages::CallCounts(messages::kCallNames.size(), 0);
-  bool has_agreed = false;  ///< on first values
+  bool has_agreed = false;   ///< on first values
   std::uint64_t first_values_compared = 0;
   std::uint64_t programs_checked = 0;
   Pace pace;

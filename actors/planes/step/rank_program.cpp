@@ -190,6 +190,14 @@ bool RankProgram::also_sum(core::BucketIndex bucket) const {
   return plan_->buffers[plan_->buckets[bucket].buffer].also_sum.has_value();
 }
 
+std::vector<core::Lane> RankProgram::lanes() const {
+  std::vector<core::Lane> lanes;
+  for (const auto& played : rounds_) {
+    if (played) lanes.push_back(*played);
+  }
+  return lanes;
+}
+
 int RankProgram::round_of(core::Lane lane) const {
   const auto found = std::find(rounds_.begin(), rounds_.end(), std::optional(lane));
   CHECK(found != rounds_.end(), "the lane is one of this rank's");

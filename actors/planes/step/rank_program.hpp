@@ -124,6 +124,7 @@ class RankProgram {
 
   /// The lane of each round; none for a rank that has fewer lanes than others in its groups.
   const core::List<int, std::optional<core::Lane>>& rounds() const { return rounds_; }
+  std::vector<core::Lane> lanes() const;
   int round_of(core::Lane lane) const;
   /// The lane of a round; for a round without one, which comes after all others, a number after all lanes.
   core::Lane lane_or_end(int round) const;
