@@ -17,7 +17,7 @@ set(TROUPE_PUBLIC_HEADERS
   core/checkpoint/manifest_object.hpp    core/manifest_object.hpp
   core/dtype.hpp                         core/dtype.hpp
   core/ids.hpp                           core/ids.hpp
-  core/plan/strategy.hpp                 core/strategy.hpp
+  core/plan/terms.hpp                    core/terms.hpp
   core/random.hpp                        core/random.hpp
   core/result.hpp                        core/result.hpp
   core/state/strictness.hpp              core/strictness.hpp

@@ -15,19 +15,6 @@ namespace troupe::actors {
 
 class Storage;
 
-/// What a trainer does in one go with consecutive units, for one lane: forward from the first unit up, or
-/// backward from the last one down. When backward takes two passes, `weights` is the one that adds to
-/// gradients.
-struct TrainerPass {
-  enum class Kind : std::uint8_t { forward, backward, weights };
-  Kind kind = Kind::forward;
-  int round = 0;  ///< of the rank's lanes, from 0; it may have none in the last rounds
-  int first_unit = 0;
-  int end_unit = 0;
-
-  friend bool operator==(const TrainerPass&, const TrainerPass&) = default;
-};
-
 /// What is done about parameters before the first step, where several ranks keep the same values.
 enum class FirstValues : std::uint8_t {
   compare,    ///< begin_step() is Errc::mismatch on all ranks, and names the parameter and two ranks
@@ -55,7 +42,7 @@ struct SessionOptions {
   /// passes in a step, in order. All ranks that keep the same stage give the same list, with as many rounds
   /// as the rank with the most lanes has (docs/pipelines.md). Where there are Session::units() the trainer
   /// begins each pass with begin_pass(); elsewhere the list has no effect. Empty: lane after lane.
-  std::vector<TrainerPass> passes{};
+  std::vector<core::UnitPass> passes{};
   /// The order in which forward and backward use units, if it is not that of their numbers: units are
   /// gathered ahead, acquired and reduced in this order. The same on all ranks that keep the same part of the
   /// model; not together with `passes`. It changes no bits, and checkpoints do not depend on it.

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <utility>
 
-#include "actors/session/passes.hpp"
 #include "actors/session/remains.hpp"
 #include "actors/session/session_parts.hpp"
 #include "actors/session/told.hpp"
@@ -20,8 +19,8 @@ core::Result<std::unique_ptr<Session>> Session::join(RankWorld& world, SessionOp
     return core::fail(core::Errc::invalid_argument,
                       "this world has, or had, a session or an attempt to join; make another one");
   }
-  auto plan = plan_training(std::move(parameters), options.training, world.world_size(),
-                            unit_passes(options.passes), options.order, options.operations, world.programs());
+  auto plan = plan_training(std::move(parameters), options.training, world.world_size(), options.passes,
+                            options.order, options.operations, world.programs());
   // Nobody waits for a rank that is alone, and its world is as before.
   if (!plan && world.world_size().value == 1) return tl::unexpected(std::move(plan.error()));
   auto parts = std::make_unique<Parts>(world, std::move(options), std::move(plan).value_or(TrainingPlan{}));

@@ -119,7 +119,7 @@ Result<core::Lane> UnitGate::begin_pass(std::size_t index) {
   const core::UnitPass& begun = passes()[index];
   close();
   next_pass_ = index + 1;
-  phase_ = begun.phase;
+  phase_ = core::phase_of(begun.kind);
   round_ = begun.round;
   const int first = phase_ == Phase::forward ? begun.first : begun.end - 1;
   TRY(pass(clock_.at({phase_, first}, round_) - 1));

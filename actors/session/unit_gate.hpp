@@ -85,7 +85,9 @@ class UnitGate {
   core::Result<void> pass(std::int64_t at);
   core::Result<void> pass_point(std::int64_t at);
   void end_lane_of(int unit, int round);
-  bool adds_gradients(core::Phase phase) const { return phase == core::gradient_phase(clock_.is_split()); }
+  bool adds_gradients(core::Phase phase) const {
+    return phase == core::phase_of(core::gradient_pass(clock_.is_split()));
+  }
   const std::vector<core::UnitPass>& passes() const { return in_.plan.inputs.passes; }
   /// The trainer may read the unit's parameters.
   void open(int unit);

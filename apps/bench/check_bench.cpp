@@ -34,11 +34,10 @@ actors::TrainingPlan plan_of(int ranks, int tensor_parallel) {
       specs.back().unit = core::UnitIndex{unit};
     }
     if (tensor_parallel == 1) continue;
-    using Operation = core::DeclaredOperation;
-    for (const auto pass : {Operation::Pass::forward, Operation::Pass::backward}) {
-      operations.insert(
-          operations.end(), 2,
-          {"tp", Operation::Kind::all_reduce, core::DType::f32, counts, false, pass, core::UnitIndex{unit}});
+    for (const auto pass : {core::Pass::forward, core::Pass::backward}) {
+      operations.insert(operations.end(), 2,
+                        {"tp", core::CollectiveKind::all_reduce, core::DType::f32, counts, false, pass,
+                         core::UnitIndex{unit}});
     }
   }
   return actors::plan_training(std::move(specs), std::move(options), {ranks}, {}, {}, operations).value();

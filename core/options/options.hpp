@@ -14,7 +14,7 @@
 #include "core/boxes/sharded_tensor.hpp"
 #include "core/dtype.hpp"
 #include "core/ids.hpp"
-#include "core/plan/strategy.hpp"
+#include "core/plan/terms.hpp"
 #include "core/result.hpp"
 
 namespace troupe::core {
@@ -77,11 +77,8 @@ struct DeclaredOrder {
 /// A collective that a trainer will post itself, in every microbatch of every lane, on a group of an axis
 /// along which the model is cut: "tp", "cp" or "ep" (Session::group()).
 struct DeclaredOperation {
-  enum class Kind : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast };
-  enum class Pass : std::uint8_t { forward, backward };
-
   std::string group{};
-  Kind kind = Kind::all_reduce;
+  CollectiveKind kind = CollectiveKind::all_reduce;
   DType dtype = DType::f32;
   /// Elements that each member puts in, in group order: of a reduce_scatter and an all_to_all for all members
   /// together, of a broadcast if it is the root.
@@ -89,7 +86,7 @@ struct DeclaredOperation {
   /// The counts are upper bounds, because the actual ones depend on data. An all_gather or all_to_all of
   /// integers with fixed counts, declared earlier in the lane, tells members the actual counts.
   bool bounded = false;
-  Pass pass = Pass::forward;
+  Pass pass = Pass::forward;        ///< or backward
   std::optional<UnitIndex> unit{};  ///< the unit it belongs to; none if no parameter has a unit
 };
 

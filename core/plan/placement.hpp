@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/layout/buffer_layout.hpp"
-#include "core/plan/strategy.hpp"
+#include "core/plan/terms.hpp"
 #include "core/result.hpp"
 
 namespace troupe::core {

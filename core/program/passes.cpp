@@ -1,6 +1,7 @@
 #include "core/program/passes.hpp"
 
 #include <array>
+#include <optional>
 
 #include "core/errors.hpp"
 #include "core/program/repeats.hpp"
@@ -43,25 +44,26 @@ std::vector<UnitPass> unfold(const std::vector<PassRun>& runs) {
 
 Result<void> check_passes(const std::vector<UnitPass>& passes, int units, int rounds) {
   const bool is_split = splits_backward(passes);
-  // The progress of a unit in a round: the phase that comes next.
-  std::vector<Phase> next(static_cast<std::size_t>(units) * static_cast<std::size_t>(rounds), Phase::forward);
+  // The progress of a unit in a round: the pass that comes next.
+  std::vector<std::optional<Pass>> next(static_cast<std::size_t>(units) * static_cast<std::size_t>(rounds),
+                                        Pass::forward);
   std::vector<int> added(static_cast<std::size_t>(units), 0);  // rounds whose gradients were added
   for (const UnitPass& pass : passes) {
-    if (pass.phase < Phase::forward || pass.phase > Phase::weights || pass.round < 0 ||
-        pass.round >= rounds || pass.first < 0 || pass.first >= pass.end || pass.end > units) {
+    if (pass.round < 0 || pass.round >= rounds || pass.first < 0 || pass.first >= pass.end ||
+        pass.end > units) {
       return fail(Errc::invalid_argument,
                   "a list of passes has {}; passes are forward, backward or weights of some of {} units in "
                   "one of {} rounds",
                   describe(pass), units, rounds);
     }
     for (int unit = pass.first; unit < pass.end; ++unit) {
-      Phase& wanted = next[static_cast<std::size_t>(pass.round) * static_cast<std::size_t>(units) +
-                           static_cast<std::size_t>(unit)];
-      if (wanted != pass.phase) {
+      auto& wanted = next[static_cast<std::size_t>(pass.round) * static_cast<std::size_t>(units) +
+                          static_cast<std::size_t>(unit)];
+      if (wanted != pass.kind) {
         return fail(Errc::invalid_argument, "a list of passes has {} where {} of unit {} comes next",
-                    describe(pass), wanted == Phase::round_end ? "nothing" : name_of(wanted), unit);
+                    describe(pass), wanted ? name_of(*wanted) : "nothing", unit);
       }
-      const bool adds = pass.phase == gradient_phase(is_split);
+      const bool adds = pass.kind == gradient_pass(is_split);
       int& rounds_added = added[static_cast<std::size_t>(unit)];
       if (adds && rounds_added++ != pass.round) {
         return fail(Errc::invalid_argument,
@@ -69,7 +71,11 @@ Result<void> check_passes(const std::vector<UnitPass>& passes, int units, int ro
                     "rounds",
                     describe(pass), rounds_added - 1, unit);
       }
-      wanted = adds ? Phase::round_end : static_cast<Phase>(static_cast<int>(wanted) + 1);
+      if (adds) {
+        wanted.reset();
+      } else {
+        wanted = pass.kind == Pass::forward ? Pass::backward : Pass::weights;
+      }
     }
   }
   for (int unit = 0; unit < units; ++unit) {

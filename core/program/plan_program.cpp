@@ -98,7 +98,7 @@ class ProgramPlanner {
   /// A round of forward and backward of all units.
   Result<std::vector<ProgramEntry>> round(bool last) {
     const auto units = static_cast<int>(inputs_.units.size());
-    const std::vector<UnitPass> passes{{Phase::forward, 0, 0, units}, {Phase::backward, 0, 0, units}};
+    const std::vector<UnitPass> passes{{Pass::forward, 0, 0, units}, {Pass::backward, 0, 0, units}};
     const StepClock clock(units, 1, program_.order);
     const auto placed = TRY(entries_of(passes, clock, [&](int) { return last; }));
     std::vector<ProgramEntry> entries;
@@ -125,7 +125,7 @@ class ProgramPlanner {
 
   /// All units of a pass, in its order.
   std::vector<int> units_in(const UnitPass& pass) const {
-    const bool is_forward = pass.phase == Phase::forward;
+    const bool is_forward = pass.kind == Pass::forward;
     // Without a list of passes, each goes through all units.
     if (!program_.order.empty()) return is_forward ? program_.order.forward : program_.order.backward;
     std::vector<int> units(static_cast<std::size_t>(pass.end - pass.first));
@@ -147,23 +147,24 @@ class ProgramPlanner {
                            std::vector<PlacedEntry>& placed) {
     const UnitPass& pass = passes[at];
     const auto users = sweep(pass, [&](const Unit& unit) {
-      return is_gathered(unit) && (pass.phase == Phase::forward || unit.use == UnitUse::forward_and_backward);
+      return is_gathered(unit) && (pass.kind == Pass::forward || unit.use == UnitUse::forward_and_backward);
     });
     if (users.empty()) return {};
     TrainerPoint start{Phase::round_begin, 0};
     if (at > 0) {
       const UnitPass& before = passes[at - 1];
-      start = {before.phase, units_in(before).back(), before.round - pass.round};
+      start = {phase_of(before.kind), units_in(before).back(), before.round - pass.round};
     }
+    const Phase phase = phase_of(pass.kind);
     const auto slots = static_cast<std::size_t>(program_.credits[static_cast<std::size_t>(Pool::parameters)]);
     const Placements all(inputs_.placements.parameters.size(), R);
     const auto moves = TRY(redistributions(inputs_.placements.parameters, all));
     std::vector<ProgramEntry> entries;
     for (std::size_t i = 0; i < users.size(); ++i) {
       ProgramEntry entry;
-      entry.ready = i < slots ? start : TrainerPoint{pass.phase, users[i - slots]};
-      entry.needed = {pass.phase, users[i]};
-      entry.takes = Credit{Pool::parameters, {pass.phase, users[i]}};
+      entry.ready = i < slots ? start : TrainerPoint{phase, users[i - slots]};
+      entry.needed = {phase, users[i]};
+      entry.takes = Credit{Pool::parameters, {phase, users[i]}};
       add_growing(users[i], inputs_.placements.parameters, moves, false, entry, entries);
     }
     place(entries, pass.round, placed);
@@ -206,11 +207,11 @@ class ProgramPlanner {
     int memory = 0;  ///< a slot of the pool, or below 0 its own
   };
 
-  std::vector<Addition> additions(const std::vector<UnitPass>& passes, Phase adding) const {
+  std::vector<Addition> additions(const std::vector<UnitPass>& passes, Pass adding) const {
     const int slots = program_.credits[static_cast<std::size_t>(Pool::gradients)];
     std::vector<Addition> found;
     for (std::size_t i = 0; i < passes.size(); ++i) {
-      if (passes[i].phase != adding) continue;
+      if (passes[i].kind != adding) continue;
       int pooled = 0;
       for (const int user : sweep(passes[i], [&](const Unit& unit) { return is_reduced(unit); })) {
         const bool in_pool = has_pooled_gradients(inputs_.units[user]);
@@ -226,15 +227,15 @@ class ProgramPlanner {
     const bool each_round = has(inputs_.placements.gradients, F);
     if (!inputs_.overlap && !each_round) return {Phase::round_end, 0};
     const bool is_resident = inputs_.units[unit].residency == Residency::resident;
-    if (!inputs_.ready_at_points || !is_resident) return {pass.phase, unit};
+    if (!inputs_.ready_at_points || !is_resident) return {phase_of(pass.kind), unit};
     if (!each_round) return {Phase::round_end, 0};
-    return {pass.phase, units_in(pass).back()};
+    return {phase_of(pass.kind), units_in(pass).back()};
   }
 
   template <class IsLast>
   Result<void> add_reductions(const std::vector<UnitPass>& passes, IsLast is_last,
                               std::vector<PlacedEntry>& placed) {
-    const Phase adding = gradient_phase(splits_backward(passes));
+    const Pass adding = gradient_pass(splits_backward(passes));
     const auto all = additions(passes, adding);
     const bool each_round = has(inputs_.placements.gradients, F);
     const bool is_list = !inputs_.passes.empty();
@@ -250,7 +251,7 @@ class ProgramPlanner {
       const auto next = next_user.find(memory);
       // Each round's gradients leave their memory for those that have it next.
       if (each_round && next != next_user.end()) {
-        unit.reused = {adding, all[next->second].unit, all[next->second].round - round};
+        unit.reused = {phase_of(adding), all[next->second].unit, all[next->second].round - round};
       }
       next_user[memory] = i;
       TRY(reductions_.add(unit, is_last(round), entries[i]));
@@ -277,7 +278,7 @@ class ProgramPlanner {
     verdict.ready = {Phase::finish, 0};
     verdict.needed = {Phase::commit, 0};
     entries.push_back(std::move(verdict));
-    const UnitPass all{Phase::forward, 0, 0, static_cast<int>(inputs_.units.size())};
+    const UnitPass all{Pass::forward, 0, 0, static_cast<int>(inputs_.units.size())};
     for (const int unit : sweep(all, [&](const Unit& u) { return is_reduced(u); })) {
       const auto placements = placements_in(program_, inputs_.units[unit]);
       const auto moves = TRY(redistributions(placements.optimizer, placements.parameters));

@@ -7,10 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/plan/collective_kind.hpp"
 #include "core/plan/mesh.hpp"
 #include "core/plan/placement.hpp"
-#include "core/plan/strategy.hpp"
+#include "core/plan/terms.hpp"
 #include "core/program/counts.hpp"
 #include "core/program/lane_deal.hpp"
 #include "core/program/passes.hpp"

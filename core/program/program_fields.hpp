@@ -104,7 +104,7 @@ void visit_fields(ProgramSegment& segment, const Visit& visit) {
 
 template <class Visit>
 void visit_fields(UnitPass& pass, const Visit& visit) {
-  visit("phase", pass.phase);
+  visit("phase", pass.kind);
   visit("round", pass.round);
   visit("first", pass.first);
   visit("end", pass.end);

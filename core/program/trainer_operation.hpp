@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/dtype.hpp"
-#include "core/plan/collective_kind.hpp"
 #include "core/plan/mesh.hpp"
+#include "core/plan/terms.hpp"
 #include "core/program/counts.hpp"
 #include "core/program/trainer_point.hpp"
 #include "core/result.hpp"

@@ -62,6 +62,10 @@ bool is_of_round(Phase phase) noexcept {
   return phase <= Phase::round_end;
 }
 
+Phase phase_of(Pass pass) noexcept {
+  return pass == Pass::forward ? Phase::forward : pass == Pass::backward ? Phase::backward : Phase::weights;
+}
+
 std::string describe(const TrainerPoint& point) {
   const auto round = point.round == 0 ? std::string() : fmt::format(" {:+} rounds", point.round);
   if (!is_of_unit(point.phase)) return std::string(name_of(point.phase)) + round;
@@ -69,13 +73,13 @@ std::string describe(const TrainerPoint& point) {
 }
 
 std::string describe(const UnitPass& pass) {
-  return fmt::format("{} of units {} to {} in round {}", name_of(pass.phase), pass.first, pass.end - 1,
+  return fmt::format("{} of units {} to {} in round {}", name_of(pass.kind), pass.first, pass.end - 1,
                      pass.round);
 }
 
 bool splits_backward(const std::vector<UnitPass>& passes) {
   return std::any_of(passes.begin(), passes.end(),
-                     [](const UnitPass& pass) { return pass.phase == Phase::weights; });
+                     [](const UnitPass& pass) { return pass.kind == Pass::weights; });
 }
 
 TrainerPoint shifted(TrainerPoint point, int units) {
@@ -153,7 +157,7 @@ int StepClock::pass_of(const TrainerPoint& point, std::int64_t of_entry) const {
   }
   for (const int place : listed_->by_round[static_cast<std::size_t>(round)]) {
     const UnitPass& pass = listed_->passes[static_cast<std::size_t>(place)];
-    if (pass.phase == point.phase && point.unit >= pass.first && point.unit < pass.end) return place;
+    if (phase_of(pass.kind) == point.phase && point.unit >= pass.first && point.unit < pass.end) return place;
   }
   return -1;
 }
@@ -221,7 +225,7 @@ TrainerPoint StepClock::point(std::int64_t at) const {
     const auto place = listed_->pass_at(at);
     const UnitPass& pass = listed_->passes[place];
     const auto offset = static_cast<int>(at - listed_->begins[place]);
-    return {pass.phase, pass.phase == Phase::forward ? pass.first + offset : pass.end - 1 - offset};
+    return {phase_of(pass.kind), pass.kind == Pass::forward ? pass.first + offset : pass.end - 1 - offset};
   }
   if (rest < 0) {
     const auto place = static_cast<int>(at % round_points());

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/plan/terms.hpp"
 #include "core/program/unit_order.hpp"
 
 namespace troupe::core {
@@ -36,24 +37,15 @@ std::string_view name_of(Phase phase) noexcept;
 bool is_of_unit(Phase phase) noexcept;
 /// The phases that pass in every round.
 bool is_of_round(Phase phase) noexcept;
+Phase phase_of(Pass pass) noexcept;
 
-/// Forward over the units [first, end), or backward in reverse order (or only its weight half). Belongs to
-/// the lane of its round.
-struct UnitPass {
-  Phase phase = Phase::forward;
-  int round = 0;
-  int first = 0;
-  int end = 0;
-
-  friend bool operator==(const UnitPass&, const UnitPass&) = default;
-};
 /// "backward of units 2 to 3 in round 1"
 std::string describe(const UnitPass& pass);
 /// For a list that visits each unit in three passes per round.
 bool splits_backward(const std::vector<UnitPass>& passes);
-/// The phase that adds to gradients.
-inline Phase gradient_phase(bool is_split) {
-  return is_split ? Phase::weights : Phase::backward;
+/// The pass that adds to gradients.
+inline Pass gradient_pass(bool is_split) {
+  return is_split ? Pass::weights : Pass::backward;
 }
 
 struct TrainerPoint {

@@ -89,6 +89,12 @@ std::string_view name_of(PassKind kind) noexcept {
   return kNames[kind];
 }
 
+Pass pass_of(PassKind kind) noexcept {
+  return kind == PassKind::forward           ? Pass::forward
+         : kind == PassKind::backward_weight ? Pass::weights
+                                             : Pass::backward;
+}
+
 std::string short_name(const PipelinePass& pass, int chunks) {
   const char letter = pass.kind == PassKind::forward           ? 'F'
                       : pass.kind == PassKind::backward_weight ? 'W'

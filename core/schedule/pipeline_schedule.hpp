@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/plan/terms.hpp"
 #include "core/result.hpp"
 
 namespace troupe::core {
@@ -17,6 +18,8 @@ enum class PassKind : std::uint8_t {
   backward_weight,  ///< what only the optimizer waits for
 };
 std::string_view name_of(PassKind kind) noexcept;
+/// A backward for inputs is the `backward` of a list in which `weights` follows.
+Pass pass_of(PassKind kind) noexcept;
 
 struct PipelinePass {
   PassKind kind = PassKind::forward;

@@ -16,7 +16,7 @@
 
 #include "core/dtype.hpp"
 #include "core/ids.hpp"
-#include "core/plan/collective_kind.hpp"
+#include "core/plan/terms.hpp"
 #include "core/result.hpp"
 #include "gpu/buffer.hpp"
 #include "gpu/collective/part_counts.hpp"

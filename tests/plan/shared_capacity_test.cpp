@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/planes/step/training_plan.hpp"
-#include "actors/session/passes.hpp"
 #include "apps/gpt/rank/rank_model.hpp"
 #include "apps/gpt/rank/session_peers.hpp"
 #include "apps/gpt/rank/stage_lanes.hpp"
@@ -134,8 +133,7 @@ TEST(PlanSharedCapacity, IsWhatTheTrainersSessionsPlan) {
           const gpt::StageParameters parameters(options.model, table.part(), cut);
           specs = parameters.select(whole);
           const auto schedule = schedule_of(arguments.program).value();
-          passes = actors::unit_passes(
-              gpt::trainer_passes(schedule.passes[static_cast<std::size_t>(stage.stage)], parameters));
+          passes = gpt::unit_passes(schedule.passes[static_cast<std::size_t>(stage.stage)], parameters);
         }
         const core::WorldSize world{8 * job.tensor * job.stages};
         const auto session = actors::plan_training(specs, training, world, passes).value();

@@ -139,7 +139,7 @@ std::string end_of_a_step(const Setting& setting, const Corpus& corpus,
 TEST_F(ExpertBits, AreThoseOfJobsHeldToTheirDeclaredExchanges) {
   using Operation = core::DeclaredOperation;
   const Operation surplus{
-      "ep", Operation::Kind::all_gather, core::DType::i64, {4, 4}, false, Operation::Pass::forward, {{1}}};
+      "ep", core::CollectiveKind::all_gather, core::DType::i64, {4, 4}, false, core::Pass::forward, {{1}}};
   const std::size_t layers = trainer_options({}).model.layers;
   for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero2, Strategy::zero3}) {
     std::size_t declared = 0;

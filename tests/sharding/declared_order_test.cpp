@@ -304,7 +304,7 @@ TEST(DeclaredOrderOfAPlan, IsRefusedByNameUnderEveryStrategyIfWrong) {
                 HasSubstr("the backward order has unit 7 at place 2, but there are 3 units"));
     EXPECT_EQ(message(strategy, {{{2}, {0}, {1}}, {}}), "it was planned");
     EXPECT_THAT(message(strategy, {{{2}, {0}, {1}}, {}},
-                        {{core::Phase::forward, 0, 0, 3}, {core::Phase::backward, 0, 0, 3}}),
+                        {{core::Pass::forward, 0, 0, 3}, {core::Pass::backward, 0, 0, 3}}),
                 HasSubstr("SessionOptions::order was given beside a list of passes"));
   }
   const auto unnamed = plan_training({{"w", {8}}}, {}, {1}, {}, {{{0}}, {}});

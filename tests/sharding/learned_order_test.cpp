@@ -212,7 +212,7 @@ TEST(LearnedOrder, IsRefusedOutOfTurn) {
 
 TEST(LearnedOrder, IsRefusedBesideAListOfPasses) {
   auto options = options_of(Strategy::zero3);
-  options.passes = {{TrainerPass::Kind::forward, 0, 0, 3}, {TrainerPass::Kind::backward, 0, 0, 3}};
+  options.passes = {{core::Pass::forward, 0, 0, 3}, {core::Pass::backward, 0, 0, 3}};
   expect_all_well(on_two_ranks(options, [](Session& session) -> Called {
     EXPECT_THAT(session.begin_learning().error().message, HasSubstr("SessionOptions::passes"));
     return {};

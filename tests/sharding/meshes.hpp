@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/plan/strategy.hpp"
+#include "core/plan/terms.hpp"
 
 namespace troupe::tests {
 

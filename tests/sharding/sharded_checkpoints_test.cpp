@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "actors/world/simulation/storage.hpp"
-#include "core/plan/strategy.hpp"
+#include "core/plan/terms.hpp"
 #include "tests/sharding/meshes.hpp"
 #include "tests/simulation/simulated_job.hpp"
 

@@ -12,7 +12,7 @@
 #include "actors/simulation/faults.hpp"
 #include "actors/simulation/tiny_trainer.hpp"
 #include "core/errors.hpp"
-#include "core/plan/strategy.hpp"
+#include "core/plan/terms.hpp"
 #include "core/step_count.hpp"
 #include "tests/support/environment.hpp"
 

@@ -164,6 +164,8 @@ TEST(DeclaredOperationsOfAPlan, AreRefusedByNameUnderEveryStrategyAlike) {
                   },
                   strategy),
               sixth + "a member puts in -1 elements; give 0 or more");
+    EXPECT_EQ(refused_plan([](auto& one) { one.pass = core::Pass::weights; }, strategy),
+              sixth + "it is in the pass weights; operations are in forward or backward");
     EXPECT_EQ(refused_plan([](auto& one) { one.unit = core::UnitIndex{3}; }, strategy),
               sixth + "it is in unit 3, but parameters name units 0 to 2; give one of these");
     EXPECT_EQ(refused_plan([](auto& one) { one.unit.reset(); }, strategy),
@@ -177,7 +179,7 @@ TEST(DeclaredOperationsOfAPlan, AreRefusedByNameUnderEveryStrategyAlike) {
             strategy),
         HasSubstr("has bounded counts, at most 2x4, and nothing in the round told the members of tp"));
     EXPECT_THAT(refused_plan([](auto&) {}, strategy, {},
-                             {{core::Phase::forward, 0, 0, 3}, {core::Phase::backward, 0, 0, 3}}),
+                             {{core::Pass::forward, 0, 0, 3}, {core::Pass::backward, 0, 0, 3}}),
                 HasSubstr("a pipeline stage has several at once; leave its operations undeclared"));
   }
   EXPECT_EQ(refused_plan([](auto&) {}, Strategy::ddp, without_units),

@@ -17,8 +17,8 @@ using core::DeclaredOperation;
 using core::DType;
 using core::Result;
 using core::Strategy;
-using Kind = DeclaredOperation::Kind;
-using Pass = DeclaredOperation::Pass;
+using Kind = core::CollectiveKind;
+using Pass = core::Pass;
 
 inline constexpr std::uint32_t kUnits = 3;
 

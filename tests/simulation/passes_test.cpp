@@ -19,10 +19,10 @@
 namespace troupe::actors {
 namespace {
 
+using core::Pass;
 using core::PassKind;
 using core::ScheduleKind;
 using core::Strategy;
-using Kind = TrainerPass::Kind;
 using testing::HasSubstr;
 
 constexpr std::int64_t kWidth = 13;
@@ -94,10 +94,7 @@ class Trainer {
     options.training.average = cut_.numerics == core::Numerics::ordered;
     options.training.clip_norm = 0.5;
     for (const auto& [kind, microbatch, chunk] : passes_) {
-      const auto as = kind == PassKind::forward           ? Kind::forward
-                      : kind == PassKind::backward_weight ? Kind::weights
-                                                          : Kind::backward;
-      options.passes.push_back({as, microbatch, chunk * units_, (chunk + 1) * units_});
+      options.passes.push_back({core::pass_of(kind), microbatch, chunk * units_, (chunk + 1) * units_});
     }
     session_ = TRY(Session::join(world, options, specs_));
     for (const auto index : core::indices<core::ParameterIndex>(specs_.size())) {
@@ -342,10 +339,10 @@ std::string refusal(const std::function<core::Result<void>(Session&)>& misuse, b
     options.training.strategy = strategy;
     options.training.lanes = 2;
     if (with_passes) {
-      options.passes = {{Kind::forward, 0, 0, 2},
-                        {Kind::forward, 1, 0, 2},
-                        {Kind::backward, 0, 0, 2},
-                        {Kind::backward, 1, 0, 2}};
+      options.passes = {{Pass::forward, 0, 0, 2},
+                        {Pass::forward, 1, 0, 2},
+                        {Pass::backward, 0, 0, 2},
+                        {Pass::backward, 1, 0, 2}};
     }
     std::vector<core::ParameterSpec> specs{{"a", {4}}, {"b", {4}}};
     specs[0].unit = core::UnitIndex{0};
@@ -408,7 +405,7 @@ TEST(UnitPassesCalls, GoThroughUnitsThatEveryParameterHas) {
   training.strategy = Strategy::zero3;
   std::vector<core::ParameterSpec> specs{{"of a unit", {4}}, {"of none", {4}}};
   specs[0].unit = core::UnitIndex{0};
-  const std::vector<core::UnitPass> passes{{core::Phase::forward, 0, 0, 1}, {core::Phase::backward, 0, 0, 1}};
+  const std::vector<core::UnitPass> passes{{core::Pass::forward, 0, 0, 1}, {core::Pass::backward, 0, 0, 1}};
 
   const auto plan = plan_training(specs, training, {1}, passes);
 

@@ -24,23 +24,6 @@ namespace {
 
 constexpr core::GroupKind kGroups[] = {core::GroupKind::tp, core::GroupKind::cp, core::GroupKind::ep};
 
-core::CollectiveKind kind_of(DeclaredOperation::Kind kind) {
-  using Kind = core::CollectiveKind;
-  switch (kind) {
-    case DeclaredOperation::Kind::all_reduce:
-      return Kind::all_reduce;
-    case DeclaredOperation::Kind::reduce_scatter:
-      return Kind::reduce_scatter;
-    case DeclaredOperation::Kind::all_gather:
-      return Kind::all_gather;
-    case DeclaredOperation::Kind::all_to_all:
-      return Kind::all_to_all;
-    case DeclaredOperation::Kind::broadcast:
-      return Kind::broadcast;
-  }
-  CHECK(false, "every kind is handled");
-}
-
 Result<core::GroupKind> group_of(const TrainingPlan& plan, const std::string& name) {
   std::vector<std::string_view> known;
   for (const auto kind : kGroups) {
@@ -83,7 +66,11 @@ Result<void> check_unit(const DeclaredOperation& declared, int units) {
 /// Everything but its point.
 Result<core::TrainerOperation> checked(const TrainingPlan& plan, const DeclaredOperation& declared,
                                        int units) {
-  core::TrainerOperation operation{.kind = kind_of(declared.kind), .dtype = declared.dtype};
+  if (declared.pass == core::Pass::weights) {
+    return core::fail(Errc::invalid_argument,
+                      "it is in the pass weights; operations are in forward or backward");
+  }
+  core::TrainerOperation operation{.kind = declared.kind, .dtype = declared.dtype};
   operation.group = TRY(group_of(plan, declared.group));
   operation.counts = TRY(counts_of(declared, plan.mesh.group_size(operation.group)));
   TRY(check_unit(declared, units));
@@ -129,10 +116,10 @@ Result<void> take_operations(TrainingPlan& plan, const std::vector<DeclaredOpera
     auto operation = checked(plan, declared, units);
     if (!operation) {
       return core::fail(operation.error().code, "SessionOptions::operations[{}], {} on {}: {}", i,
-                        core::name_of(kind_of(declared.kind)), core::quoted_excerpt(declared.group),
+                        core::name_of(declared.kind), core::quoted_excerpt(declared.group),
                         operation.error().message);
     }
-    const bool is_forward = declared.pass == DeclaredOperation::Pass::forward;
+    const bool is_forward = declared.pass == core::Pass::forward;
     operation->point.phase = is_forward ? core::Phase::forward : core::Phase::backward;
     operation->point.unit = is_forward ? 0 : last_unit;
     int place = 0;

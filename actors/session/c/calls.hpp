@@ -139,4 +139,20 @@ inline core::Result<core::DType> dtype_of(troupe_dtype dtype) {
                     static_cast<int>(dtype), static_cast<int>(TROUPE_BOOL));
 }
 
+inline core::Result<core::Pass> pass_of(troupe_pass pass) {
+  switch (pass) {
+    case TROUPE_FORWARD:
+      return core::Pass::forward;
+    case TROUPE_BACKWARD:
+      return core::Pass::backward;
+    case TROUPE_WEIGHTS:
+      return core::Pass::weights;
+    case TROUPE_PASS_LAST:
+      break;
+  }
+  return core::fail(core::Errc::invalid_argument,
+                    "{} is not a pass; use TROUPE_FORWARD, TROUPE_BACKWARD or TROUPE_WEIGHTS",
+                    static_cast<int>(pass));
+}
+
 }  // namespace troupe::actors::c

@@ -9,10 +9,10 @@
 #include "actors/world/environment.hpp"
 #include "core/errors.hpp"
 
-using troupe::actors::TrainerPass;
 using troupe::actors::c::call;
 using troupe::actors::c::dtype_of;
 using troupe::actors::c::missing;
+using troupe::actors::c::pass_of;
 using troupe::core::Errc;
 using troupe::core::fail;
 using troupe::core::Result;
@@ -37,22 +37,6 @@ Result<troupe::core::ParameterSpec*> added(troupe_options* options, std::uint32_
   if (parameter < count) return &options->parameters[parameter];
   return fail(Errc::invalid_argument, "there is no parameter {}: {} were added; add it first", parameter,
               count);
-}
-
-Result<TrainerPass::Kind> pass_of(troupe_pass kind) {
-  switch (kind) {
-    case TROUPE_FORWARD:
-      return TrainerPass::Kind::forward;
-    case TROUPE_BACKWARD:
-      return TrainerPass::Kind::backward;
-    case TROUPE_WEIGHTS:
-      return TrainerPass::Kind::weights;
-    case TROUPE_PASS_LAST:
-      break;
-  }
-  return fail(Errc::invalid_argument,
-              "{} is not a pass; use TROUPE_FORWARD, TROUPE_BACKWARD or TROUPE_WEIGHTS",
-              static_cast<int>(kind));
 }
 
 }  // namespace

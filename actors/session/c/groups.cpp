@@ -10,8 +10,10 @@ using troupe::actors::TrainerGroupSpec;
 using troupe::actors::c::call;
 using troupe::actors::c::dtype_of;
 using troupe::actors::c::missing;
+using troupe::actors::c::pass_of;
 using troupe::actors::c::told;
 using troupe::actors::c::with;
+using troupe::core::CollectiveKind;
 using troupe::core::DeclaredOperation;
 using troupe::core::DType;
 using troupe::core::Errc;
@@ -44,18 +46,18 @@ Result<TrainerGroup::Reduction> reduction_of(troupe_reduction reduction) {
               static_cast<int>(reduction));
 }
 
-Result<DeclaredOperation::Kind> declared_kind_of(troupe_operation_kind kind) {
+Result<CollectiveKind> declared_kind_of(troupe_operation_kind kind) {
   switch (kind) {
     case TROUPE_ALL_REDUCE:
-      return DeclaredOperation::Kind::all_reduce;
+      return CollectiveKind::all_reduce;
     case TROUPE_REDUCE_SCATTER:
-      return DeclaredOperation::Kind::reduce_scatter;
+      return CollectiveKind::reduce_scatter;
     case TROUPE_ALL_GATHER:
-      return DeclaredOperation::Kind::all_gather;
+      return CollectiveKind::all_gather;
     case TROUPE_ALL_TO_ALL:
-      return DeclaredOperation::Kind::all_to_all;
+      return CollectiveKind::all_to_all;
     case TROUPE_BROADCAST:
-      return DeclaredOperation::Kind::broadcast;
+      return CollectiveKind::broadcast;
     case TROUPE_BARRIER:
     case TROUPE_OPERATION_KIND_LAST:
       break;
@@ -65,20 +67,6 @@ Result<DeclaredOperation::Kind> declared_kind_of(troupe_operation_kind kind) {
               "troupe_operation_kind, up to "
               "TROUPE_BROADCAST ({})",
               static_cast<int>(kind), static_cast<int>(TROUPE_BROADCAST));
-}
-
-Result<DeclaredOperation::Pass> declared_pass_of(troupe_pass pass) {
-  switch (pass) {
-    case TROUPE_FORWARD:
-      return DeclaredOperation::Pass::forward;
-    case TROUPE_BACKWARD:
-      return DeclaredOperation::Pass::backward;
-    case TROUPE_WEIGHTS:
-    case TROUPE_PASS_LAST:
-      break;
-  }
-  return fail(Errc::invalid_argument, "{} is not a pass of operations; use TROUPE_FORWARD or TROUPE_BACKWARD",
-              static_cast<int>(pass));
 }
 
 /// No memory has more.
@@ -205,7 +193,11 @@ troupe_status troupe_options_add_operation(troupe_options* options, const troupe
     declared.dtype = TRY(dtype_of(operation->dtype));
     declared.counts.assign(operation->counts, operation->counts + operation->members);
     declared.bounded = operation->bounded == 1;
-    declared.pass = TRY(declared_pass_of(operation->pass));
+    if (operation->pass == TROUPE_WEIGHTS)
+      return fail(Errc::invalid_argument,
+                  "{} is not a pass of operations; use TROUPE_FORWARD or TROUPE_BACKWARD",
+                  static_cast<int>(operation->pass));
+    declared.pass = TRY(pass_of(operation->pass));
     if (operation->unit != TROUPE_NO_UNIT) declared.unit = troupe::core::UnitIndex{operation->unit};
     options->session.operations.push_back(std::move(declared));
     return {};

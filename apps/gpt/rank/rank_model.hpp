@@ -51,7 +51,7 @@ class RankModel final : private StageWork {
   const std::vector<std::size_t>& places() const { return parameters_.places(); }
   std::vector<actors::TrainerGroupSpec> groups() const;
   /// What the rank does in its rounds, as in SessionOptions::passes; empty for a rank that has all layers.
-  std::vector<actors::TrainerPass> passes() const { return trainer_passes(all_passes_, parameters_); }
+  std::vector<core::UnitPass> passes() const { return unit_passes(all_passes_, parameters_); }
   /// What it posts in its lanes, as in SessionOptions::operations, as far as that is declared.
   std::vector<core::DeclaredOperation> operations() const;
   /// Device memory that it takes besides the session's.

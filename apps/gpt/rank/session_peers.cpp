@@ -50,8 +50,8 @@ std::vector<core::DeclaredOperation> expert_operations(const ModelConfig& config
   const ExpertConfig& experts = config.experts;
   std::vector<core::DeclaredOperation> operations;
   if (experts.ranks == 1) return operations;
-  using Kind = core::DeclaredOperation::Kind;
-  using Pass = core::DeclaredOperation::Pass;
+  using Kind = core::CollectiveKind;
+  using core::Pass;
   const auto every = [&](std::size_t count) {
     return std::vector(experts.ranks, static_cast<std::int64_t>(count));
   };

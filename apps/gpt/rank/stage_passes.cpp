@@ -8,26 +8,7 @@
 
 namespace troupe::apps::gpt {
 
-using core::PassKind;
 using core::Result;
-
-namespace {
-
-actors::TrainerPass::Kind kind_of(PassKind kind) {
-  using Kind = actors::TrainerPass::Kind;
-  switch (kind) {
-    case PassKind::forward:
-      return Kind::forward;
-    case PassKind::backward:
-    case PassKind::backward_input:
-      return Kind::backward;
-    case PassKind::backward_weight:
-      return Kind::weights;
-  }
-  CHECK(false, "every kind of pass is handled");
-}
-
-}  // namespace
 
 Result<StageDeal> deal_of(const TrainerOptions& options, PipelinePlace place) {
   const auto& training = options.session.training;
@@ -64,12 +45,12 @@ core::PipelineSchedule played(core::PipelineSchedule rounds, int microbatches) {
   return rounds;
 }
 
-std::vector<actors::TrainerPass> trainer_passes(const std::vector<core::PipelinePass>& passes,
-                                                const StageParameters& parameters) {
-  std::vector<actors::TrainerPass> found;
+std::vector<core::UnitPass> unit_passes(const std::vector<core::PipelinePass>& passes,
+                                        const StageParameters& parameters) {
+  std::vector<core::UnitPass> found;
   for (const auto& [kind, microbatch, chunk] : passes) {
     const auto [first, end] = parameters.units(chunk);
-    found.push_back({kind_of(kind), microbatch, first, end});
+    found.push_back({core::pass_of(kind), microbatch, first, end});
   }
   return found;
 }

@@ -25,7 +25,7 @@ core::Result<core::PipelineSchedule> schedule_of_rounds(const TrainerOptions& op
 core::PipelineSchedule played(core::PipelineSchedule rounds, int microbatches);
 
 /// A stage's list of passes over its units, for SessionOptions::passes: a lane is a microbatch.
-std::vector<actors::TrainerPass> trainer_passes(const std::vector<core::PipelinePass>& passes,
-                                                const StageParameters& parameters);
+std::vector<core::UnitPass> unit_passes(const std::vector<core::PipelinePass>& passes,
+                                        const StageParameters& parameters);
 
 }  // namespace troupe::apps::gpt

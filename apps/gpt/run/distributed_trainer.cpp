@@ -5,7 +5,6 @@
 
 #include "actors/planes/step/rank_program.hpp"
 #include "actors/planes/step/training_plan.hpp"
-#include "actors/session/passes.hpp"
 #include "actors/shell/rank_world.hpp"
 #include "apps/gpt/model/expert_state.hpp"
 #include "apps/gpt/rank/session_peers.hpp"
@@ -46,7 +45,7 @@ void add(std::vector<AxisTraffic>& traffic, const AxisTraffic& more) {
 Result<void> check_fits(actors::RankWorld& world, const TrainerOptions& options, const RankModel& model,
                         std::size_t device_bytes) {
   const auto plan = TRY(actors::plan_training(model.parameters(), options.session.training,
-                                              world.world_size(), actors::unit_passes(model.passes())));
+                                              world.world_size(), model.passes()));
   const auto memory = core::memory_of(actors::RankProgram(plan, world.rank()).program());
   const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count); };
   const std::size_t activations = TRY(model.bytes());

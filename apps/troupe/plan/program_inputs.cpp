@@ -103,11 +103,8 @@ core::Result<std::vector<core::UnitPass>> stage_passes(const ProgramArguments& a
   const auto schedule = TRY(schedule_of(arguments));
   std::vector<core::UnitPass> passes;
   for (const auto& [kind, microbatch, chunk] : schedule.passes[static_cast<std::size_t>(arguments.stage)]) {
-    const auto phase = kind == core::PassKind::forward           ? core::Phase::forward
-                       : kind == core::PassKind::backward_weight ? core::Phase::weights
-                                                                 : core::Phase::backward;
     const auto [first, end] = units[static_cast<std::size_t>(chunk)];
-    passes.push_back({phase, microbatch, first, end});
+    passes.push_back({core::pass_of(kind), microbatch, first, end});
   }
   return passes;
 }

@@ -8,8 +8,8 @@
 namespace troupe::apps::gpt {
 namespace {
 
-using Declared = core::DeclaredOperation::Kind;
-using Pass = core::DeclaredOperation::Pass;
+using Declared = core::CollectiveKind;
+using Pass = core::Pass;
 
 /// The model of four ranks with two experts of each layer but the second.
 ModelConfig spread_model() {

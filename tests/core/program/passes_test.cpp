@@ -24,10 +24,7 @@ std::vector<UnitPass> list_of(const ScheduleOptions& options, int stage, int uni
   const auto schedule = plan_schedule(options).value();
   std::vector<UnitPass> passes;
   for (const auto& [kind, microbatch, chunk] : schedule.passes[static_cast<std::size_t>(stage)]) {
-    const auto phase = kind == PassKind::forward           ? Phase::forward
-                       : kind == PassKind::backward_weight ? Phase::weights
-                                                           : Phase::backward;
-    passes.push_back({phase, microbatch, chunk * units, (chunk + 1) * units});
+    passes.push_back({pass_of(kind), microbatch, chunk * units, (chunk + 1) * units});
   }
   return passes;
 }
@@ -36,8 +33,8 @@ std::vector<UnitPass> list_of(const ScheduleOptions& options, int stage, int uni
 std::vector<UnitPass> plain_list(int units, int rounds) {
   std::vector<UnitPass> passes;
   for (int round = 0; round < rounds; ++round) {
-    passes.push_back({Phase::forward, round, 0, units});
-    passes.push_back({Phase::backward, round, 0, units});
+    passes.push_back({Pass::forward, round, 0, units});
+    passes.push_back({Pass::backward, round, 0, units});
   }
   return passes;
 }
@@ -273,7 +270,7 @@ RC_GTEST_PROP(UnitPasses, BringWhatIsReadAndReduceEachLaneOnce, ()) {
   }
   for (const UnitPass& pass : passes) {
     for (int unit = pass.first; unit < pass.end && gathers; ++unit) {
-      RC_ASSERT(brought.count(clock.at({pass.phase, unit}, pass.round)) == 1U);
+      RC_ASSERT(brought.count(clock.at({phase_of(pass.kind), unit}, pass.round)) == 1U);
     }
   }
   for (const auto& [unit, found] : rounds) {

@@ -148,10 +148,10 @@ TEST(ProgramFile, RefusesNumbersThatNoProgramHas) {
 
 std::string spoilt_list(const std::function<void(Json&)>& spoil) {
   auto inputs = inputs_of(SomeJob{.units = 2, .rounds = 2});
-  inputs.passes = {{Phase::forward, 0, 0, 2},
-                   {Phase::forward, 1, 0, 2},
-                   {Phase::backward, 0, 0, 2},
-                   {Phase::backward, 1, 0, 2}};
+  inputs.passes = {{Pass::forward, 0, 0, 2},
+                   {Pass::forward, 1, 0, 2},
+                   {Pass::backward, 0, 0, 2},
+                   {Pass::backward, 1, 0, 2}};
   auto json = Json::parse(to_text(file_of(plan_all(inputs).value())));
   spoil(json["programs"][0]["program"]);
   const auto read = parse_program_file(json.dump());

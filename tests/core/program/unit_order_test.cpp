@@ -282,7 +282,7 @@ TEST(PlannedOrder, IsKeptByFilesAndLooksAsBeforeWithout) {
 
 TEST(PlannedOrder, IsRefusedBesideAListOfPasses) {
   auto inputs = inputs_in({.units = 2}, {{1, 0}, {}});
-  inputs.passes = {{Phase::forward, 0, 0, 2}, {Phase::backward, 0, 0, 2}};
+  inputs.passes = {{Pass::forward, 0, 0, 2}, {Pass::backward, 0, 0, 2}};
 
   EXPECT_THAT(plan_program(inputs, {0}).error().message,
               HasSubstr("units of a list of passes come in the order of their numbers"));

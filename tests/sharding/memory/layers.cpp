@@ -14,7 +14,7 @@
 #include "actors/shell/rank_world.hpp"
 #include "core/errors.hpp"
 #include "core/optimizer/optimizer.hpp"
-#include "core/plan/strategy.hpp"
+#include "core/plan/terms.hpp"
 
 namespace {
 

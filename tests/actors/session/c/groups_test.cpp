@@ -343,7 +343,7 @@ TEST(GroupsOfTheCInterface, TakeGroupsAndOperationsAsTheyAreAdded) {
   const std::array<std::int64_t, 3> counts{5, 0, 7};
   troupe_operation added{"ep", TROUPE_ALL_TO_ALL, TROUPE_BF16, counts.data(), 3, 1, TROUPE_BACKWARD, 6};
   self.ok(troupe_options_add_operation(self.options, &added, &self.error));
-  using Kind = core::DeclaredOperation::Kind;
+  using Kind = core::CollectiveKind;
   const std::array kinds{Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all,
                          Kind::broadcast};
   for (int kind = TROUPE_ALL_REDUCE; kind <= TROUPE_BROADCAST; ++kind) {
@@ -364,13 +364,13 @@ TEST(GroupsOfTheCInterface, TakeGroupsAndOperationsAsTheyAreAdded) {
   EXPECT_EQ(first.dtype, core::DType::bf16);
   EXPECT_EQ(first.counts, (std::vector<std::int64_t>{5, 0, 7}));
   EXPECT_TRUE(first.bounded);
-  EXPECT_EQ(first.pass, core::DeclaredOperation::Pass::backward);
+  EXPECT_EQ(first.pass, core::Pass::backward);
   EXPECT_EQ(first.unit, core::UnitIndex{6});
   const auto& last = self.options->session.operations.back();
   EXPECT_EQ(last.dtype, core::DType::i64);
   EXPECT_EQ(last.counts.size(), 2U);
   EXPECT_FALSE(last.bounded);
-  EXPECT_EQ(last.pass, core::DeclaredOperation::Pass::forward);
+  EXPECT_EQ(last.pass, core::Pass::forward);
   EXPECT_EQ(last.unit, std::nullopt);
 }
 

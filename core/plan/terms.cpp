@@ -1,4 +1,4 @@
-#include "core/plan/strategy.hpp"
+#include "core/plan/terms.hpp"
 
 #include "core/enum_names.hpp"
 #include "core/errors.hpp"
@@ -8,6 +8,9 @@ namespace {
 
 constexpr auto kNames = enum_names<Strategy>("ddp", "zero1", "zero2", "zero3", "hsdp", "hfsdp");
 constexpr auto kNumericsNames = enum_names<Numerics>("fast", "ordered");
+constexpr auto kCollectiveNames =
+    enum_names<CollectiveKind>("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast");
+constexpr auto kPassNames = enum_names<Pass>("forward", "backward", "weights");
 
 }  // namespace
 
@@ -28,6 +31,14 @@ std::string_view name_of(Numerics numerics) noexcept {
 Result<Numerics> numerics_from_name(std::string_view name) {
   if (const auto numerics = kNumericsNames.find(name)) return *numerics;
   return fail(Errc::invalid_argument, "'{}' is not a kind of numerics; choose fast or ordered", name);
+}
+
+std::string_view name_of(CollectiveKind kind) noexcept {
+  return kCollectiveNames[kind];
+}
+
+std::string_view name_of(Pass pass) noexcept {
+  return kPassNames[pass];
 }
 
 }  // namespace troupe::core
