@@ -14,7 +14,7 @@ set_property(CACHE TROUPE_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(TROUPE_WERROR "Treat warnings as errors" ${PROJECT_IS_TOP_LEVEL})
 set(TROUPE_SANITIZE "" CACHE STRING "Sanitizers to build with, comma separated (address, undefined, thread)")
 if(TROUPE_SANITIZE MATCHES "thread" AND NOT EXISTS "${TROUPE_CAF_LIBRARY}")
-  message(FATAL_ERROR "ThreadSanitizer needs a CAF that was compiled for it, or reports races that are none, and "
+  message(FATAL_ERROR "ThreadSanitizer needs a CAF that was compiled for it, or reports races that do not exist, and "
     "TROUPE_CAF_LIBRARY is \"${TROUPE_CAF_LIBRARY}\": run scripts/build_tsan_caf, then use the preset \"tsan\"")
 endif()
 set(TROUPE_TEST_PATIENCE 1 CACHE STRING "How many times as long tests may take, for builds that are slow by intention")

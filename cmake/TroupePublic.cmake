@@ -30,7 +30,7 @@ function(troupe_write_public_headers folder)
     foreach(line IN LISTS lines)
       string(REGEX REPLACE ".*\"(.+)\"" "\\1" included "${line}")
       if(NOT DEFINED installed_${included})
-        message(FATAL_ERROR "${source} is a public header and includes \"${included}\", which is none: "
+        message(FATAL_ERROR "${source} is a public header and includes \"${included}\", which is not: "
           "add it to cmake/PublicHeaders.cmake or include less")
       endif()
       string(REPLACE "${line}" "#include <troupe/${installed_${included}}>" text "${text}")

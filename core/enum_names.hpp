@@ -38,7 +38,7 @@ class EnumNames {
     static_assert(sizeof...(Names) == count, "every value has a name");
   }
 
-  /// "unknown" for a value that is none of the enumeration's.
+  /// "unknown" for a value that is not one of the enumeration's.
   constexpr std::string_view operator[](Enum value) const {
     return place_of(value) < count ? names_[place_of(value)] : "unknown";
   }

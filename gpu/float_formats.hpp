@@ -79,7 +79,7 @@ struct Narrow {
     // The smallest normal number's exponent is that of denormals too.
     const std::uint32_t own = clamped & kInfinity;
     const std::uint32_t exponent = is_above(kLeast, own) ? kLeast : own;
-    // Adding a number whose last bit weighs as much as the code's rounds to that.
+    // Adding a number whose last bit has the weight of the code's last bit rounds to it.
     const std::uint32_t anchor = exponent + (static_cast<std::uint32_t>(kShift) << kMantissaBits);
     const std::uint32_t places = bits_of(float_of(clamped) + float_of(anchor)) - anchor;
     // A carry out of the mantissa goes into the exponent, as it must.

@@ -31,7 +31,7 @@ core::Result<void> check(const WireEnvelope& envelope, const Border& border) {
   }
   if (envelope.to.rank != border.self || !is_end(envelope.from, kind.from) || !is_end(envelope.to, kind.to)) {
     return core::fail(Errc::mismatch,
-                      "rank {} sent {} from {} to {}, which is said by the {} to the {} alone",
+                      "rank {} sent {} from {} to {}, which only the {} sends, and only to the {}",
                       border.peer.value, kind.name, to_string(envelope.from), to_string(envelope.to),
                       name_of(kind.from), name_of(kind.to));
   }
@@ -58,7 +58,7 @@ std::vector<std::byte> outgoing(const Envelope& envelope) {
         if constexpr (kIsKindOf<Kind, WireMessage>) {
           wire.body = body;
         } else {
-          CHECK(false, "a completion is said within its process only");
+          CHECK(false, "a completion is sent only within its process");
         }
       },
       static_cast<const AnyMessage&>(envelope.body));

@@ -118,7 +118,7 @@ struct StepDecided {
   double learning_rate = 0;
   Verdict verdict;  ///< of gradients without the loss scale, and averaged
   double loss_scale = 1;
-  double usual_norm = 0;  ///< above 0: the gradients' norm is unusually large beside this one
+  double usual_norm = 0;  ///< above 0: the gradients' norm is unusually large compared with this
 
   friend bool operator==(const StepDecided&, const StepDecided&) = default;
 };

@@ -12,7 +12,7 @@ namespace troupe::posix {
 /// thing in main().
 void open_missing_standard_streams();
 
-/// Prints what a program tells beside its work, which goes on where that cannot be written: a full disk, a
+/// Prints what a program tells besides its work, which goes on where that cannot be written: a full disk, a
 /// pipe without a reader. flush_standard_output() says so at the end.
 void tell(std::FILE* to, std::string_view text);
 

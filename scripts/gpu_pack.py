@@ -26,7 +26,7 @@ TARGETS = {"troupe": "troupe", "troupe-gpt": "gpt", "gpu_tests": "gpu_tests",
 EMULATED = {"troupe": "rehearsal_troupe", "troupe-gpt": "rehearsal_gpt", "gpu_tests": "rehearsal_gpu_tests",
             "apps_gpt_gpu_tests": "apps_gpt_cuda_tests"}
 EMULATED_NCCL = "libnccl_emulated.so"
-# What drivers, NCCL and cuBLAS may ask for beside what programs do; those of another C library would not do.
+# What drivers, NCCL and cuBLAS may ask for besides what programs do; those of another C library would not do.
 ALSO = ("libdl.so.2", "libpthread.so.0", "librt.so.1", "libutil.so.1", "libresolv.so.2", "libanl.so.1", "libm.so.6",
         "libgcc_s.so.1", "libstdc++.so.6")
 LIBRARY = "libtroupe.so.0"  # for Python, in native/ with what it loads; PYTHON uses it

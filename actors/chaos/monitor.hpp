@@ -48,7 +48,7 @@ class ChaosMonitor {
   const std::vector<std::string>& violations() const { return violations_; }
   void violate(std::string_view invariant, const std::string& what);
 
-  /// The state after so many steps of a job in which nothing goes wrong.
+  /// The state after this many steps of a job in which nothing goes wrong.
   const ChaosState& undisturbed(std::int64_t steps);
 
   const NextEpoch& newest_view() const { return newest_view_; }
@@ -67,7 +67,7 @@ class ChaosMonitor {
   /// A rank begins an epoch with a state: S5, S6. `newest`: the most that any of its ranks had in memory.
   void begins(int process, std::int64_t over, const ChaosState& state, std::int64_t newest, bool in_memory);
   void ended(int process) { over_of_.erase(process); }
-  // S11: what a save writes of the state after so many steps.
+  // S11: what a save writes of the state after this many steps.
   void saved(std::int64_t over, std::size_t element, std::uint64_t value);
   // S9: a checkpoint was read as good.
   void loaded(std::int64_t over, const ChaosState& state);

@@ -358,9 +358,9 @@ core::Result<ChaosSchedule> parse_schedule(std::string_view text) {
   if (job.fewest_nodes > job.nodes || job.fewest_ranks > job.ranks || job.lanes < job.nodes * job.ranks)
     return core::fail(
         core::Errc::invalid_argument,
-        "the schedule's job has {} nodes of {} ranks and {} lanes, and goes on with {} nodes of "
-        "{} ranks at least: there are as many lanes as ranks at least, and the fewest are no more "
-        "than there are",
+        "the schedule's job has {} nodes of {} ranks and {} lanes, and goes on with at least {} "
+        "nodes of {} ranks: it needs at least as many lanes as ranks, and cannot go on with more nodes "
+        "or ranks than it has",
         job.nodes, job.ranks, job.lanes, job.fewest_nodes, job.fewest_ranks);
   return schedule;
 }

@@ -12,18 +12,18 @@
 
 namespace troupe::actors {
 
-/// What goes wrong, and is well again after a time (ChaosFault::lasts).
+/// What goes wrong, and recovers after a time (ChaosFault::lasts).
 enum class ChaosKind : std::uint8_t {
   kill_rank,       ///< a process with a rank, or a spare, dies
   stop_rank,       ///< it is stopped, and goes on later: a ghost, if others have gone on without it
   slow_rank,       ///< it takes 20 times as long to compute
-  kill_node,       ///< a host is gone with all on it, and comes back empty
+  kill_node,       ///< a host is lost with all on it, and comes back empty
   stop_node,       ///< a host stands still with all on it, and goes on
   kill_launcher,   ///< the launcher of a node other than 0, and its processes; another is started
   kill_leader,     ///< the launcher of node 0, and its processes; another is started on its journal
   cut_link,        ///< between two hosts, both ways
   cut_one_way,     ///< what one host sends does not reach the other
-  clock_jump,      ///< the clock of a launcher goes ahead
+  clock_jump,      ///< the clock of a launcher jumps ahead
   slow_disk,       ///< of checkpoints
   full_disk,       ///< of checkpoints: writes fail
   lying_disk,      ///< of checkpoints: syncs do nothing, and then power fails
@@ -33,7 +33,7 @@ enum class ChaosKind : std::uint8_t {
 inline constexpr std::size_t kChaosKinds = 15;
 std::string_view name_of(ChaosKind kind) noexcept;
 
-/// Where the job is.
+/// The phase that the job is in.
 enum class ChaosPhase : std::uint8_t {
   starting,    ///< its first processes, until they take steps
   computing,   ///< a step
@@ -48,7 +48,7 @@ std::string_view name_of(ChaosPhase phase) noexcept;
 
 struct ChaosFault {
   ChaosKind kind{};
-  int target = 0;  ///< a slot, or a host; what the job has not is taken modulo what it has
+  int target = 0;  ///< a slot, or a host; modulo the number that the job has
   int other = 0;   ///< the second host of a link
   /// From the beginning; or, with a phase, from when the job enters it for the `nth` time, from 0 on.
   std::chrono::microseconds at{};
@@ -102,9 +102,9 @@ struct ChaosBounds {
   int faults = 6;
 };
 
-/// By swarm: a seed switches kinds of faults on or off, draws a job, and faults that leave it recoverable: a
-/// launcher of node 0 dies only where there is a journal, and there are restarts for all that ends, but in
-/// every sixteenth job.
+/// Swarm testing: a seed switches kinds of faults on or off, draws a job, and draws faults that leave it
+/// recoverable: a launcher of node 0 dies only where there is a journal, and there are enough restarts,
+/// except in every sixteenth job.
 ChaosSchedule drawn_schedule(std::uint64_t seed, const ChaosBounds& bounds);
 
 }  // namespace troupe::actors

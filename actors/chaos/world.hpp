@@ -49,7 +49,7 @@ class ChaosDisk final : public Storage {
   void set_full(bool full);
   bool is_slow = false;
   bool is_betraying = false;  ///< syncs do nothing
-  /// After so many calls everybody who writes has died, as far as the disk can tell.
+  /// After this many calls everybody who writes has died, as far as the disk can tell.
   std::optional<int> dies_after;
 
   core::Result<std::unique_ptr<WritableFile>> create(std::string_view path) override;
@@ -98,7 +98,7 @@ struct ChaosWorld {
   std::map<std::uint16_t, std::shared_ptr<EpochRoom>> rooms;
   std::vector<std::shared_ptr<ChaosRank>> processes;  ///< all that were ever started
   std::uint64_t next_save = 1;
-  std::optional<int> dies_in_commit;  ///< rank 0, in the next one, after so many calls
+  std::optional<int> dies_in_commit;  ///< rank 0, in the next one, after this many calls
   bool keeps_processes = false;       ///< the launcher of node 0 has said so
   std::vector<bool> is_down;          ///< by host
   std::vector<bool> is_still;         ///< by host: stopped

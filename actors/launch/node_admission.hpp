@@ -27,7 +27,7 @@ class NodeAdmission {
     std::chrono::nanoseconds loss_noticed{};
   };
 
-  /// It is none of the nodes.
+  /// It does not become one of the nodes.
   struct Refusal {
     std::string reason;
     bool may_try_again = false;

@@ -26,7 +26,7 @@ struct NodeAgentConfig {
   int nodes = 1;  ///< each with a launcher; node 0 is where this runs
   /// By node. Empty: ranks in equal parts, and all spares on node 0.
   std::vector<NodeShare> shares;
-  /// The job goes on with so many nodes at least, and takes in those that come later; with `in_place`. 0:
+  /// The job goes on with at least this many nodes, and takes in those that come later; with `in_place`. 0:
   /// all.
   int fewest_nodes = 0;
   int max_restarts = 0;
@@ -35,7 +35,7 @@ struct NodeAgentConfig {
   int restarts_before = 0;
   /// Where the ranks that have not failed would stay, only the one that has is started again.
   bool in_place = false;
-  /// The job goes on with so many ranks at least, where it need not have all; with `in_place`. 0: all.
+  /// The job goes on with at least this many ranks, where it need not have all; with `in_place`. 0: all.
   int fewest_ranks = 0;
   /// Processes without a rank that stand by to take the place of one that fails; with `in_place`.
   int spares = 0;

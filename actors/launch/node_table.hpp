@@ -9,8 +9,8 @@
 
 namespace troupe::actors {
 
-/// What a launcher that wants to be one of a job's nodes says first to that of node 0. Slots are its own,
-/// from 0 on.
+/// The first message to the launcher of node 0 from a launcher that wants to become a node of the job. Slots
+/// are its own, from 0 on.
 struct LauncherHello {
   std::string version;
   std::string host;
@@ -19,7 +19,7 @@ struct LauncherHello {
   int node = -1;             ///< -1: any
   bool is_numbered = false;  ///< was started as this node; otherwise it got the number from the job
   std::vector<int> running;  ///< slots of processes that it has kept of that job
-  std::vector<int> started;  ///< the generations in which they were
+  std::vector<int> started;  ///< the generations in which these were started
   std::vector<int> free_ports;
   int ranks = 1;
   int fewest_ranks = 1;

@@ -106,7 +106,7 @@ std::vector<core::CommonOption> of_recovery(ProcessWorldOptions& world, SessionO
        text(world.local_checkpoint_directory, is_given)},
       {"replication-factor", "Ranks that keep copies of each other's local saves",
        number(local.factor, {1, kMostRanks})},
-      {"replication-jump", "Distance in ranks between these, for instance the ranks of a node",
+      {"replication-jump", "Distance in ranks between those, for instance the number of ranks per node",
        number(local.jump, {1, kMostRanks})},
       {"local-keep", "Number of newest local saves to keep", number(local.keep, {1, kMostRanks})},
       {"stays", "This process stays when another rank is lost, and calls troupe_session_join_again()",

@@ -44,7 +44,7 @@ class ReplicaCheck {
   ReplicaCheck(const ReplicaCheck&) = delete;
   ReplicaCheck& operator=(const ReplicaCheck&) = delete;
 
-  /// After so many steps, whose updates are complete. Where ranks differ, the ones that more others
+  /// After this many steps, whose updates are complete. Where ranks differ, the ones that more others
   /// contradict than agree with get Errc::corrupt and all others Errc::peer_lost; where it cannot be told
   /// which are right all get Errc::mismatch. All name the ranks and a parameter.
   core::Result<void> run(core::StepCount over);

@@ -336,7 +336,7 @@ core::Result<void> Restore::tell_requests(const std::string& attempt, const core
   core::Value::List list;
   for (const auto& key : keys) list.emplace_back(key);
   const auto name = fmt::format("{}keys/{}", attempt, in_.plan.part_of_model(in_.rank()));
-  // What cannot be told is no reason for the others to wait: this rank then withdraws.
+  // What cannot be sent must not keep the others waiting: this rank then withdraws.
   TRY(in_.rendezvous.set(name, TRY(core::value_text(list))));
   told_ = attempt;
   return {};
@@ -348,7 +348,7 @@ core::Result<core::KeySet> Restore::requests_of_part(const std::string& attempt,
   const auto list = TRY(core::parse_value(text));
   core::KeySet keys;
   if (list.as_list() == nullptr)
-    return core::fail(Errc::corrupt, "part {} of the model told keys that are no list", part);
+    return core::fail(Errc::corrupt, "part {} of the model sent keys that are not a list", part);
   for (const auto& key : *list.as_list()) {
     if (key.as_string() != nullptr) keys.insert(*key.as_string());
   }

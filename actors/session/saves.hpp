@@ -46,8 +46,8 @@ class Saves {
   /// Waits until the saves that were begun have copied the trainer's own tensors.
   core::Result<void> wait_tensors();
 
-  /// Processes stand by to join after so many steps. If the state is being saved in either tier, waits until
-  /// it is, and returns the Error with which this epoch ends: nothing is lost by going on with them. Called
+  /// Processes stand by to join after this many steps. Waits until a save in progress in either tier has
+  /// ended, and returns the Error with which this epoch ends: nothing is lost by going on with them. Called
   /// alike on all ranks.
   core::Result<void> let_others_join(core::StepCount over);
 
@@ -59,7 +59,7 @@ class Saves {
   struct Tier {
     std::uint64_t begun = 0;
     std::uint64_t ended = 0;                     ///< of those begun: the first that were waited for
-    core::StepCount last{-1};                    ///< after so many steps the last save was begun
+    core::StepCount last{-1};                    ///< after this many steps the last save was begun
     std::optional<core::StepCount> committed{};  ///< the last save that was
     std::vector<SaveResult> seen{};              ///< not taken yet
 

@@ -105,7 +105,7 @@ void supervise(const Call& call, const Threw& threw) {
   } catch (const std::exception& error) {
     threw(error.what());
   } catch (...) {
-    threw("something that is no std::exception");
+    threw("something that is not a std::exception");
   }
 }
 

@@ -37,8 +37,8 @@ core::Result<void> check(const SimulatedJobOptions& options) {
   if (options.ranks < 1 || options.fewest_ranks < 0 || options.fewest_ranks > options.ranks) {
     return core::fail(
         core::Errc::invalid_argument,
-        "a simulated job has {} ranks, and {} at least; expected one rank or more, and from 0 to "
-        "as many at least",
+        "a simulated job has {} ranks, and at least {} when some are lost; expected one rank or more, "
+        "and a least number of at most as many",
         options.ranks, options.fewest_ranks);
   }
   const auto bad = std::ranges::find_if(

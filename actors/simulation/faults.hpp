@@ -36,7 +36,7 @@ std::string to_string(const JobFault& fault);
 
 struct SimulatedJobOptions {
   int ranks = 2;
-  /// When a rank is lost the others go on, as long as they are so many; 0: a process takes its place.
+  /// When a rank is lost the others go on, as long as there are this many; 0: a process takes its place.
   int fewest_ranks = 0;
   /// The processes that were not hit keep their memory, as with ProcessWorldOptions::stays.
   bool stays = true;

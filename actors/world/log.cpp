@@ -224,7 +224,7 @@ core::Result<std::unique_ptr<Log>> Log::open(LogOptions options) {
     const auto levels = options.levels;
     return std::unique_ptr<Log>(new Log(levels, std::make_unique<Outlets>(options)));
   } catch (const std::exception& error) {
-    return core::fail(core::Errc::io, "there can be no log file {}: {}; give another directory", options.file,
+    return core::fail(core::Errc::io, "cannot open the log file {}: {}; give another directory", options.file,
                       error.what());
   }
 }

@@ -113,7 +113,7 @@ int main(int argc, char** argv) {
   std::this_thread::sleep_for(std::chrono::seconds(seconds));
   const double used = processor_seconds() - before;
   fmt::print(
-      "{} ranks joined in {:.2f} s; then {} s: {} messages answered, {:.3f} s of processor of the hub, "
+      "{} ranks joined in {:.2f} s; then {} s: {} messages answered, {:.3f} s of CPU time of the hub, "
       "{:.1f} us "
       "for each rank and second; {} ranks lost\n",
       world, joining.count(), seconds, messages.load(), used, 1e6 * used / world / seconds, lost.load());

@@ -10,7 +10,7 @@
 namespace troupe::apps {
 
 /// The words that were given to `option`, each NAME=VALUE; the last of a name counts. Errc::invalid_argument
-/// shows a word that is none.
+/// shows a word that is not one.
 core::Result<std::map<std::string, std::string>> pairs_of(std::string_view option,
                                                           const std::vector<std::string>& words);
 

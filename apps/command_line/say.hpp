@@ -8,7 +8,7 @@ namespace troupe::apps {
 /// it. TROUPE_LOG may turn it off.
 void say_error(std::string_view command, std::string_view sentence);
 
-/// What is worth knowing beside the result, as above.
+/// What is worth knowing besides the result, as above.
 void say_note(std::string_view sentence);
 
 }  // namespace troupe::apps

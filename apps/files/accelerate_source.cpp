@@ -103,7 +103,7 @@ Result<Source> open_accelerate(const std::string& directory, bool check, actors:
   if (optimizer) {
     TRY(add(*optimizer, "optimizer"));
   } else {
-    state.note("there is no optimizer beside the model");
+    state.note("there is no optimizer with the model");
   }
   TRY(add_trainer_state(state));
   for (const auto& name : TRY(state.source().storage->list(""))) {

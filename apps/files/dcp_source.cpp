@@ -57,7 +57,7 @@ class DcpReader {
   }
 
   Result<void> open_files() {
-    Result<void> refused;  // what is there and is no file
+    Result<void> refused;  // why what is there is not a file
     const auto good = core::check_dcp_files(metadata_, [&](const std::string& name) {
       const auto size = state_.size_of(path_in_state(name));
       if (!size && size.error().code != Errc::not_found) refused = Result<void>(tl::unexpected(size.error()));

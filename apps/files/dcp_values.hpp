@@ -5,7 +5,7 @@
 
 namespace troupe::apps {
 
-/// The item in which `export --to dcp` keeps what is no tensor: step, save, topology, common values, objects.
+/// The item in which `export --to dcp` keeps all but tensors: step, save, topology, common values, objects.
 inline constexpr const char* kDcpValuesKey = "troupe_checkpoint";
 
 core::Value dcp_values_of(const core::Manifest& manifest);

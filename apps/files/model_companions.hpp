@@ -11,15 +11,15 @@
 
 namespace troupe::apps {
 
-/// A config.json for tensors of another dtype, which are not in fp8 with factors.
+/// This config.json for the same tensors in another dtype, none of them in fp8 with factors.
 core::Result<std::string> with_dtype(std::string_view config, core::DType dtype);
 
-/// What makes tensors a model of Hugging Face.
+/// What a Hugging Face model has besides its tensors.
 struct ModelFiles {
   std::string config;     ///< the text of config.json; empty: not known
   std::string directory;  ///< where its companions are; empty: there are none
 
-  /// In the values that a trainer saves, which keep config.json; nothing if they do not.
+  /// From the values that a trainer saved; both empty if these do not have them.
   static ModelFiles of(const core::Value& saved);
   core::Value value() const;
 };

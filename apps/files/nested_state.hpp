@@ -32,7 +32,7 @@ class ValueTree {
   std::vector<Entry> entries_;
 };
 
-/// Puts the tensors and values of PyTorch's files together to a source: from one file or several, each with a
+/// Builds a source from the tensors and values of PyTorch's files: from one file, or several that each have a
 /// part of a nested state.
 class NestedState {
  public:
@@ -40,19 +40,19 @@ class NestedState {
   static core::Result<NestedState> open(SourceForm form, const std::string& path,
                                         const std::string& directory, actors::Links links);
 
-  /// A file of the directory, which may lie in a folder of it. Returns its number among the manifest's.
+  /// Adds a file of the directory or of a folder in it. Returns its number among the manifest's files.
   core::Result<std::uint32_t> add_file(const std::string& name);
-  /// One that has no elements.
+  /// Opens a file without adding it: one that has no elements.
   core::Result<posix::MappedFile> open_file(const std::string& name) const;
   const posix::MappedFile& file(std::uint32_t number) const { return files_[number]; }
   const std::string& name(std::uint32_t number) const { return source_.manifest.files[number].name; }
   core::Result<bool> has_file(const std::string& name) const;
   core::Result<std::uint64_t> size_of(const std::string& name) const;
 
-  /// Elements in `file`, from `stored`, a part of its bytes, on. Without strides they are as they should be.
+  /// Elements in `file` that begin at `stored`, a part of its bytes; contiguous if there are no strides.
   core::ManifestShard shard(std::uint32_t file, std::span<const std::byte> stored, core::Shape strides,
                             std::size_t width, core::Box box);
-  /// Whether as much memory may be read for elements of which `stored` are there.
+  /// Whether elements of `bytes` in memory may be read of which files have `stored` bytes.
   bool may_repeat(std::uint64_t bytes, std::uint64_t stored);
   /// `carried` as in TorchPlace.
   void add_tensor(core::ManifestTensor tensor, core::KeyPath path, std::string carried = {});
@@ -60,10 +60,10 @@ class NestedState {
   void add_unread(std::string key, core::KeyPath path, std::uint32_t file, std::span<const std::byte> bytes,
                   std::string reason);
 
-  /// What values of `bytes` in files may take is added.
+  /// Raises the budget by what values of `bytes` in files may take in memory.
   void allow_values(std::uint64_t bytes);
   core::ValueBudget& budget() { return budget_; }
-  /// With the key as its only part where the path is empty, or where something else is in the way.
+  /// Where the path is empty, or something else is in its way, the key becomes its only part.
   void add_value(const std::string& key, core::KeyPath path, core::Value value);
   void leave_out(std::string key, std::string reason);
   void note(std::string text) { source_.notes.push_back(std::move(text)); }

@@ -47,7 +47,7 @@ struct WrapperOptions {
 /// puts at the beginning, where all tensors of a model have it there.
 core::Result<void> drop_wrappers(Source& source, const WrapperOptions& options);
 
-/// Leaves only what is no state of an optimizer: by names ("optimizer.", "optim.state.w.exp_avg") and by
+/// Leaves only what is not optimizer state: by names ("optimizer.", "optim.state.w.exp_avg") and by
 /// places (all that is below "optimizer" or "optim" in a nested state).
 void keep_weights_only(Source& source);
 

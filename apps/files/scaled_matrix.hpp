@@ -12,8 +12,8 @@ namespace troupe::apps {
 
 // Matrices in fp8 that have a factor for each block in another tensor (core/models/block_scales.hpp).
 
-/// The name of the factors of `matrix`. Errc::mismatch for a tensor that is no matrix, and for factors that
-/// are missing or of another shape.
+/// The name of the factors of `matrix`. Errc::mismatch for a tensor that is not a matrix, and for factors
+/// that are missing or of another shape.
 core::Result<std::string> factors_of(const Source& source, const core::ScaledBlocks& blocks,
                                      const core::ManifestTensor& matrix);
 

@@ -61,7 +61,7 @@ core::Result<Source> open_checkpoint(const std::string& path, actors::Links link
                                      actors::Reads reads = actors::Reads::through_cache);
 
 /// A foreign checkpoint: a directory, or a single file of safetensors or of torch.save. Errc::not_found when
-/// it is none. `check` compares the elements of PyTorch's archives with their CRC-32.
+/// it is neither. `check` compares the elements of PyTorch's archives with their CRC-32.
 core::Result<Source> open_foreign(const std::string& path, bool check,
                                   actors::Links links = actors::Links::refuse);
 

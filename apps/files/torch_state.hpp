@@ -50,7 +50,7 @@ struct TorchValue {
   core::KeyPath path;
   core::Value value;
 };
-/// The values of nested maps, as PyTorch takes a nested state apart: what is no map, empty maps, and maps
+/// The values of nested maps, as PyTorch takes a nested state apart: what is not a map, empty maps, and maps
 /// that are `whole`.
 std::vector<TorchValue> flattened(const core::Value& value, const std::vector<core::KeyPath>& whole = {});
 

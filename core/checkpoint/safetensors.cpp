@@ -281,7 +281,8 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> be
       }
       continue;
     }
-    if (!value.is_object()) return fail(Errc::corrupt, "__metadata__ of a safetensors header is no object");
+    if (!value.is_object())
+      return fail(Errc::corrupt, "__metadata__ of a safetensors header is not an object");
     for (const auto& [key, member] : value.items()) {
       if (!member.is_string())
         return fail(Errc::corrupt, "'{}' in __metadata__ of a safetensors header is not a string", key);

@@ -25,7 +25,7 @@ Result<StepsMissed> steps_missed_in(const Value* value, StepCount steps) {
     const auto number = count.as_int();
     if (name == nullptr || !number || *number < 0 || *number > steps.value)
       return fail(Errc::mismatch,
-                  "'{}' of the common values has something at {} that is no number from 0 to {}",
+                  "'{}' of the common values has something at {} that is not a number from 0 to {}",
                   kStepsMissedKey, to_string(key), steps.value);
     if (*number > 0) missed.emplace(*name, *number);
   }

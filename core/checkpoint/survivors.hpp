@@ -68,8 +68,8 @@ struct Survival {
   SharedLoadPlan plan;
 };
 
-/// One rank's part: what it has (nothing: it is no holder), and what it wants. A rank whose memory stays in
-/// use as it is wants nothing (null).
+/// One rank's part: what it has (nothing: it is not a holder), and what it wants. A rank whose memory stays
+/// in use as it is wants nothing (null).
 struct SurvivalPart {
   std::vector<const SaveStructure*> has = {};
   const SaveStructure* wants = nullptr;

@@ -159,8 +159,8 @@ Result<void> validate(const RouterOptions& options) {
   if (o.choices % o.chosen_groups != 0 || o.choices > o.chosen_groups * size ||
       o.choices / o.chosen_groups > size)
     return fail(Errc::invalid_argument,
-                "{} choices from {} groups of {} experts cannot be: choices must be a multiple of the chosen "
-                "groups, and as many as they have experts at most",
+                "{} choices from {} groups of {} experts are not possible: choices must be a multiple of the "
+                "chosen groups, and no more than these have experts",
                 o.choices, o.chosen_groups, size);
   return {};
 }

@@ -165,7 +165,7 @@ Result<TorchParts> torch_model_parts(const TorchArchive& archive, std::int64_t r
   for (std::size_t i = 0; i < dict.size(); ++i) {
     const auto key = dict.key(i).as_text();
     if (!key || key->empty() || key->size() > kLongestKey || !seen.insert(*key).second)
-      return fail(Errc::corrupt, "torch: '{}' comes twice in a state dict, or is no name",
+      return fail(Errc::corrupt, "torch: '{}' appears twice in a state dict, or is not a name",
                   beginning_of(key.value_or("")));
     TRY(collector.add(std::string(*key), dict.value(i)));
   }

@@ -251,7 +251,7 @@ Result<TensorDict> TensorDict::unite(const TensorDict& a, const TensorDict& b) {
 
 Result<TensorDict> gather(std::span<const TensorDict> members, std::size_t self) {
   if (self >= members.size())
-    return fail(Errc::invalid_argument, "member {} is none of the {}", self, members.size());
+    return fail(Errc::invalid_argument, "member {} is not one of the {}", self, members.size());
   TRY(check_alike(members));
   const auto rows = members[self].rows();
   for (std::size_t i = 0; i < members.size(); ++i) {

@@ -161,7 +161,7 @@ Result<void> check_layers(const Config& config) {
                   config.activation_func);
   static const std::set<std::string> kBackends{"flash", "fused", "unfused", "local", "auto"};
   if (!kBackends.contains(config.attention_backend))
-    return refuse("attention_backend '{}' is none of flash, fused, unfused, local, auto",
+    return refuse("attention_backend '{}' is not one of flash, fused, unfused, local, auto",
                   config.attention_backend);
   if (!config.multi_latent_attention) return {};
   if (config.rope_type != "rope" && config.rope_type != "yarn")

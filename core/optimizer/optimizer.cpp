@@ -75,7 +75,7 @@ Result<OptimizerKind> optimizer_from_name(std::string_view name) {
   for (const auto& traits : kOptimizers) {
     if (traits.name == name) return traits.kind;
   }
-  return fail(Errc::invalid_argument, "'{}' is no optimizer; choose one of {}", name, optimizer_names());
+  return fail(Errc::invalid_argument, "'{}' is not an optimizer; choose one of {}", name, optimizer_names());
 }
 
 OptimizerSettings settings_of(const OptimizerOptions& options) {

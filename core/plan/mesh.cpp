@@ -25,7 +25,7 @@ Result<void> check_positive(std::string_view axis, int size) {
 Result<void> check_divides(std::int64_t whole, std::string_view whole_is, std::int64_t part,
                            std::string_view part_is) {
   if (whole % part == 0) return {};
-  return fail(Errc::invalid_argument, "{} = {} does not divide by {} = {}; change one of these sizes",
+  return fail(Errc::invalid_argument, "{} = {} is not divisible by {} = {}; change one of these sizes",
               whole_is, whole, part_is, part);
 }
 

@@ -107,7 +107,7 @@ Result<ElementRange> local_range(std::int64_t elements, const Placements& placem
                   "axis {} is sharded inside an axis that is not: shard the last axes", axis);
     }
     if (range.size() % size != 0) {
-      return fail(Errc::invalid_argument, "{} elements do not divide by the {} ranks of axis {}",
+      return fail(Errc::invalid_argument, "{} elements are not divisible by the {} ranks of axis {}",
                   range.size(), size, axis);
     }
     range = even_part(range, size, coordinates[axis]);

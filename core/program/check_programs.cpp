@@ -18,7 +18,7 @@
 namespace troupe::core {
 namespace {
 
-/// Points that are none of the program's, and orders that no rank can keep, would be errors of another kind.
+/// Points that are not the program's, and orders that no rank can keep, would be errors of another kind.
 Result<void> check_points(const CheckedRank& rank) {
   const Program& program = *rank.program;
   Result<void> found;

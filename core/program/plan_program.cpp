@@ -349,7 +349,7 @@ Result<void> ProgramPlanner::check_classes(const ProgramInputs& inputs) {
     if (also->group == GroupKind::world || is_axis || also->members < 2) {
       return fail(Errc::invalid_argument,
                   "gradients cannot also be summed over {} with {} members; choose a group of two or more "
-                  "ranks that keep the same values beside the data-parallel ones",
+                  "ranks that keep the same values besides the data-parallel ones",
                   name_of(also->group), also->members);
     }
   }
@@ -388,7 +388,7 @@ Result<void> ProgramPlanner::check_unit(const ProgramInputs& inputs, std::size_t
     }
     if (tensor.elements < 0 || tensor.elements % shards != 0) {
       return fail(Errc::invalid_argument,
-                  "unit {} has a tensor of {} elements, which do not divide by its {} shards; lay it out "
+                  "unit {} has a tensor of {} elements, not divisible by its {} shards; lay it out "
                   "with padding for {} shards",
                   index, tensor.elements, shards, shards);
     }

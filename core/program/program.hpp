@@ -79,7 +79,7 @@ struct ProgramEntry {
   std::int64_t elements = 0;
   /// In an exchange of gradients a member puts in `elements` for each root it holds.
   Counts counts;
-  /// In an exchange: it goes in parts of at most so many elements of each receiver's part; in an all_gather
+  /// In an exchange: it goes in parts of at most this many elements of each receiver's part; in an all_gather
   /// of gradients, of what each member has. 0: in one.
   std::int64_t chunk = 0;
   TrainerPoint ready;   ///< at its end the last input is complete
@@ -102,7 +102,7 @@ bool is_also_sum(const ProgramEntry& entry);
 bool spans_stages(const ProgramEntry& entry);
 /// Parameters that go in microscaling blocks (TensorClass::gathered).
 bool is_in_blocks(const ProgramEntry& entry);
-/// The bytes of so many elements of the entry's tensor, as they are sent.
+/// The bytes of this many elements of the entry's tensor, as they are sent.
 std::int64_t wire_bytes(const ProgramEntry& entry, std::int64_t elements);
 /// For people: "all_gather of parameters 3.0", "sum over tp of gradients 3.0".
 std::string describe(const ProgramEntry& entry);
@@ -123,7 +123,7 @@ struct ProgramRun {
 struct ProgramSegment {
   int times = 1;
   std::vector<ProgramRun> runs;
-  int round_step = 0;  ///< in lists of passes: each time of rounds so much further on
+  int round_step = 0;  ///< in lists of passes: each time of rounds this much further on
 
   friend bool operator==(const ProgramSegment&, const ProgramSegment&) = default;
 };

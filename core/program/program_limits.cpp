@@ -46,7 +46,7 @@ class Limits {
       launches += TRY(launches_of(*segment, kMostFileLaunches - launches));
     }
     if (program_.last_round.times != 1 || program_.epilogue.times != 1) {
-      return fail(Errc::corrupt, "the last round and the epilogue have to be there once, not {} and {} times",
+      return fail(Errc::corrupt, "the last round and the epilogue run once each, not {} and {} times",
                   program_.last_round.times, program_.epilogue.times);
     }
     TRY(check_rounds());
@@ -103,7 +103,7 @@ class Limits {
   Result<void> check_units() {
     for (const UnitRun& run : program_.units) {
       if (run.count < 1 || run.count > kMostUnits - units_) {
-        return fail(Errc::corrupt, "{} units that are alike; there are {} at most in all", run.count,
+        return fail(Errc::corrupt, "a run of {} units; a program has at most {} in all", run.count,
                     kMostUnits);
       }
       units_ += run.count;
@@ -121,7 +121,7 @@ class Limits {
         program_.rounds > kMostPoints / (2 * (units_ + 1))) {
       return fail(Errc::corrupt,
                   "{} rounds with a body that is done {} times, of {} units; rounds are one more, "
-                  "and {} at most with so many units",
+                  "and with this many units at most {}",
                   program_.rounds, program_.body.times, units_, kMostPoints / (2 * (units_ + 1)));
     }
     TRY(check_order());
@@ -187,7 +187,7 @@ class Limits {
       if (entry.gives) points.push_back(entry.gives->point);
       for (const TrainerPoint& point : points) {
         if (has(point, round)) continue;
-        return fail(Errc::corrupt, "{} of round {} names '{}', which is none of the step's points",
+        return fail(Errc::corrupt, "{} of round {} names '{}', which is not one of the step's points",
                     describe(entry), round, describe(point));
       }
       return {};
@@ -306,7 +306,7 @@ class Limits {
       return fail(Errc::corrupt, "{} is on stream {} of {}", describe(entry), entry.stream, program_.streams);
     }
     if (entry.operation == CollectiveKind::broadcast)
-      return fail(Errc::corrupt, "{} is none of a plan's collectives", describe(entry));
+      return fail(Errc::corrupt, "{} is not one of a plan's collectives", describe(entry));
     TRY(check_counts(entry));
     for (const int recipe : {entry.first, entry.later}) {
       if (recipe >= 0 && static_cast<std::size_t>(recipe) < program_.recipes.size()) continue;

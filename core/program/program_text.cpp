@@ -64,7 +64,7 @@ std::vector<ProgramEntry> common_entries(const ProgramSegment& segment, const Co
 }
 
 std::vector<ProgramRun> common_runs(const ProgramSegment& segment, const Communicator& communicator) {
-  // What is never done has no lines.
+  // A segment that never runs has no lines.
   if (segment.times == 0) return {};
   return fold(common_entries(segment, communicator));
 }

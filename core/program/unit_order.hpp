@@ -17,8 +17,8 @@ struct UnitOrder {
 };
 
 /// The same order with both lists written out; an order equal to the default becomes empty, so that equal
-/// orders compare equal. Errc::invalid_argument names the unit that a list lacks, has twice, or that is none
-/// of `units`.
+/// orders compare equal. Errc::invalid_argument names the unit that a list lacks or has twice, or one that is
+/// not below `units`.
 Result<UnitOrder> normalised(UnitOrder order, int units);
 
 /// Records the order in which one forward and one backward use units.

@@ -97,7 +97,7 @@ RecordedGroup group_in(const FlightFile& file, const FlightGroup& group) {
 core::Result<RecordedRank> read_flight_record(std::span<const std::byte> bytes) {
   constexpr std::size_t kBeginning = offsetof(FlightHeader, epoch);
   if (bytes.size() < kBeginning || std::memcmp(bytes.data(), kFlightMagic.data(), kFlightMagic.size()) != 0)
-    return core::fail(Errc::corrupt, "it is no flight record");
+    return core::fail(Errc::corrupt, "it is not a flight record");
   const auto file = std::make_unique<FlightFile>();
   std::memcpy(static_cast<void*>(file.get()), bytes.data(), std::min(bytes.size(), sizeof(FlightFile)));
   const FlightHeader& header = file->header;

@@ -66,7 +66,7 @@ struct RecordedRank {
   int groups_left_out = 0;
 };
 
-/// Reads the bytes of a record, perhaps of a running process. Errc::corrupt if it is none or not all of one,
+/// Reads the bytes of a record, perhaps of a running process. Errc::corrupt if it is not a whole record,
 /// Errc::mismatch for another version. Nothing in the bytes is trusted.
 core::Result<RecordedRank> read_flight_record(std::span<const std::byte> bytes);
 

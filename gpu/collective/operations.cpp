@@ -233,7 +233,7 @@ class Inspection {
     const std::size_t elements = view.bytes / width_;
     if (counts.empty()) {
       if (elements % size_ != 0) {
-        return refuse(operation_, "{}: {} elements do not divide by {} members; give {}", view_field,
+        return refuse(operation_, "{}: {} elements are not divisible by {} members; give {}", view_field,
                       elements, size_, field);
       }
       counts = PartCounts::even(elements / size_, size_);

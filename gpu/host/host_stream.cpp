@@ -132,7 +132,7 @@ void HostStream::run(const Task& task) const {
   } catch (const std::exception& error) {
     failed(error.what());
   } catch (...) {
-    failed("something that is no std::exception");
+    failed("something that is not a std::exception");
   }
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A job of scripts/recovery_times in PyTorch: the reference trainer's smallest model under DDP over Gloo, with a
-checkpoint every so many steps from which it goes on. torchrun starts it; every step is a line in the record.
+checkpoint at regular intervals from which it goes on. torchrun starts it; every step is a line in the record.
 """
 
 import argparse

@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
         Flaw{[](ModelConfig& c) { c.heads = 3; }, "found width 16 and heads 3"},
         Flaw{[](ModelConfig& c) { c.heads = 16; }, "must be even"},
         Flaw{[](ModelConfig& c) { c.head_dimension = 7; }, "head_dimension must be even"},
-        Flaw{[](ModelConfig& c) { c.head_dimension = 1026; }, "head_dimension must be 1024 at most"},
+        Flaw{[](ModelConfig& c) { c.head_dimension = 1026; }, "head_dimension must be at most 1024"},
         Flaw{[](ModelConfig& c) { c.key_value_heads = 4; }, "found 2 heads and 4 key_value_heads"},
         Flaw{[](ModelConfig& c) { c.rope_scaling.factor = 0.5; }, "the factor of rope_scaling must"},
         Flaw{[](ModelConfig& c) { c.rope_scaling.low_frequency = 4; }, "0 < low_frequency < high_frequency"},

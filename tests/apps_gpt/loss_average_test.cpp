@@ -113,7 +113,7 @@ Expected expected_of(const Alone& alone, LossAverage average) {
   return expected;
 }
 
-/// The first step of a job of so many simulated ranks.
+/// The first step of a job of this many simulated ranks.
 actors::StepOutcome first_step(const TrainerOptions& options, const Corpus& corpus, int ranks) {
   actors::SimulationOptions simulation;
   simulation.ranks = {ranks};

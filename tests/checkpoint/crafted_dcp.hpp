@@ -38,7 +38,7 @@ class CraftedDcp {
   /// An entry of storage_data: where the bytes of a tensor's chunk (or, without offset, of an item) lie.
   void stored(std::string_view key, const std::vector<std::int64_t>* offset, std::size_t begin,
               std::size_t bytes, std::string_view file = "__0_0.distcp");
-  /// A value that is no tensor.
+  /// A value that is not a tensor.
   void item();
 
   /// The whole pickle; the three functions fill the dicts.

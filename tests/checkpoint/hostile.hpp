@@ -20,7 +20,7 @@ inline constexpr std::uint64_t kTimesOfTextToWrite = 96;
 inline constexpr std::uint64_t kAlwaysBytes = std::uint64_t{128} << 20;
 
 /// Runs a command in a process of its own: it ends by itself, neither out of memory nor after more seconds of
-/// the processor than a command needs whose time grows with its files, and takes no more than so many times
+/// the processor than a command needs whose time grows with its files, and takes no more than this many times
 /// the bytes of its files.
 void expect_modest(const std::vector<std::string>& arguments, std::uint64_t file_bytes, std::uint64_t times);
 

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Commands that read a checkpoint, and what each leaves with when a file of it is no file.
+/// Commands that read a checkpoint, and what each leaves with when a file of it is not a file.
 struct Reader {
   std::vector<std::string> words;  ///< PATH and OUT are replaced
   int exit_code = 1;

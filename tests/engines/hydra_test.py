@@ -78,7 +78,7 @@ class LauncherPerNode(TwoHosts):
                 BIN / "troupe", "launch", "--nproc-per-node", "2", "--", *program]
 
 
-del Engine  # it is no test of its own
+del Engine  # it is not a test of its own
 
 if __name__ == "__main__":
     if SKIP:

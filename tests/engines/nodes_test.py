@@ -230,10 +230,10 @@ class Faults(Engine):
         self.assertEqual(other.returncode, 1)
         self.assertIn("another secret", other.stderr)
         self.finish_both()
-        self.assertIn("a connection from 10.77.0.12 is no launcher of this job", self.output("n1"))
+        self.assertIn("a connection from 10.77.0.12 is not a launcher of this job", self.output("n1"))
 
 
-del Engine  # it is no test of its own
+del Engine  # it is not a test of its own
 
 if __name__ == "__main__":
     if SKIP:

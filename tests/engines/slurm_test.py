@@ -130,7 +130,7 @@ class Uneven(Srun):
 
 
 class Steps(Srun):
-    """What is no plain step."""
+    """Steps other than plain ones."""
 
     for _name in [name for name in dir(Engine) if name.startswith("test_")]:
         locals()[_name] = None
@@ -181,7 +181,7 @@ class Steps(Srun):
         self.assertEqual(output.count("y = "), 4, output)
 
 
-del Engine, Srun  # they are no tests of their own
+del Engine, Srun  # they are not tests of their own
 
 if __name__ == "__main__":
     if SKIP:

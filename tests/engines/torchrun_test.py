@@ -76,7 +76,7 @@ class Restart(unittest.TestCase):
         self.assertIn("y = ", done.stdout)
 
 
-del Engine, Torchrun  # they are no tests of their own
+del Engine, Torchrun  # they are not tests of their own
 
 if __name__ == "__main__":
     if SKIP:

@@ -28,7 +28,7 @@ def numbers_of(example, command):
 
 
 def variables_of(process):
-    """Those of a process that has ended, or is no rank yet, are none."""
+    """A process that has ended, or is not a rank yet, has none."""
     try:
         words = Path(f"/proc/{process}/environ").read_text(errors="replace").split("\0")
     except OSError:

@@ -249,7 +249,7 @@ TEST(Mesh, TellsWhatItSendsAlongEachAxis) {
   });
 }
 
-/// Beside its activations, in elements: of a tied embedding of 64 tokens and the factors of 32 rows, a
+/// Besides its activations, in elements: of a tied embedding of 64 tokens and the factors of 32 rows, a
 /// message on the first stage, and two of them and the values on the last.
 TEST(Mesh, CountsAStagesMemoryBesideActivations) {
   for (const bool tied : {true, false}) {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kAround = 256;
 
-/// Copies so many bytes from one offset to another; what is around the destination stays.
+/// Copies this many bytes from one offset to another; what is around the destination stays.
 void expect_copied(std::size_t bytes, std::size_t from, std::size_t to) {
   std::vector<std::byte> source(bytes + 2 * kAround), destination(bytes + 2 * kAround, std::byte{0xee});
   for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i * 31 + i / 251);

@@ -12,7 +12,7 @@
 
 namespace troupe::gpu {
 
-/// A device under test, and what tests need beside its interface.
+/// A device under test, and what tests need besides its interface.
 class Rig {
  public:
   virtual ~Rig() = default;

@@ -28,7 +28,7 @@ inline std::filesystem::path own_folder(const std::string& name) {
 /// its own.
 class EmulatedCompany {
  public:
-  /// What each rank's world is made with beside what makes it this company's.
+  /// What each rank's world is made with besides what makes it this company's.
   std::function<void(ProcessWorldOptions&)> alter = [](ProcessWorldOptions&) {};
   /// Each rank believes itself alone on its host.
   bool is_on_several_hosts = false;

@@ -44,7 +44,7 @@ class TrackedStorage final : public Storage {
     std::lock_guard lock(mutex_);
     bytes_read_ += bytes.size();
     most_pinned_bytes_ = std::max(most_pinned_bytes_, cuda_emulation::alive().pinned_bytes);
-    // A file begins with its header, which is no tensor.
+    // A file begins with its header, which is not a tensor.
     if (offset == 0) return count;
     auto& end = landings_.try_emplace(bytes.data(), bytes.data()).first->second;
     end = std::max<const std::byte*>(end, bytes.data() + bytes.size(), std::less<>());

@@ -422,7 +422,7 @@ class Forms(unittest.TestCase):
         model, top = self.accelerate({}, True)
         (top / "optimizer.bin").unlink()
         own, report = self.imported(top)
-        self.assertIn("there is no optimizer beside the model", report["notes"])
+        self.assertIn("there is no optimizer with the model", report["notes"])
         assert_same(self, self.tensors(own), {f"model.{k}": v for k, v in model.state_dict().items()})
 
     # What is left out, and what is refused.

@@ -288,7 +288,7 @@ class TokenizerTest(unittest.TestCase):
             wanted = tokenizer.encode(text)
             self.assertEqual(answer.get("tokens"), wanted.ids, repr(text))
             decoded = tokenizer.decode(wanted.ids, skip_special_tokens=False)
-            if "\ufffd" not in decoded:  # what is no text is shown in different ways
+            if "\ufffd" not in decoded:  # what is not text is shown in different ways
                 self.assertEqual(answer["text"], decoded, repr(text))
 
 

@@ -353,7 +353,7 @@ TEST(LaunchNodes, TenThousandWhoSayNothingKeepNoNodeOut) {
   }
   EXPECT_LE(lines_of(outcomes[0].err).size(), 40U) << "each stranger would be a line";
   EXPECT_THAT(outcomes[0].err, AllOf(HasSubstr("others like it are only counted"),
-                                     HasSubstr("1000 connections came from no launcher of this job")));
+                                     HasSubstr("1000 connections were not launchers of this job")));
 }
 
 TEST(LaunchNodes, MissingOneIsNamedWhenTimeIsUp) {

@@ -120,8 +120,8 @@ TEST(Border, RefusesARankThatPlaysTheCoordinator) {
   fence.to.rank = {2};
 
   EXPECT_EQ(refusal_of({.peer = {1}, .self = {2}}, fence),
-            "rank 1 sent Fence from coordinator @ rank 1 to rank_supervisor @ rank 2, which is said by the "
-            "coordinator to the rank_supervisor alone");
+            "rank 1 sent Fence from coordinator @ rank 1 to rank_supervisor @ rank 2, which only the "
+            "coordinator sends, and only to the rank_supervisor");
 }
 
 TEST(BorderFuzz, NothingEntersThatAHostilePeerMayNotSay) {

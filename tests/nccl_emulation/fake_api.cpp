@@ -55,7 +55,7 @@ NcclStatus join(const ProcessPointer& process, NcclComm* comm, int size, const N
   return NcclStatus::in_progress;
 }
 
-/// What a call needs connections for: those of a peer, or of the algorithm that is best for so many bytes.
+/// What a call needs connections for: those of a peer, or of the algorithm that is best for this many bytes.
 std::string need_of(const NcclCall& call) {
   if (call.function == Function::send) return "ncclSend to " + std::to_string(call.peer);
   if (call.function == Function::receive) return "ncclRecv from " + std::to_string(call.peer);

@@ -269,7 +269,7 @@ TEST(PlanCapacityCommand, SaysWhichOptionCannotBe) {
   const CapacityRefusal refusals[] = {
       {"--mesh 2x", "--mesh: expected ranks, or those of the outer and the inner axis as in 2x4"},
       {"--mesh 2x2x2", "--mesh: expected ranks"},
-      {"--mesh 2000000", "1048576 ranks at most"},
+      {"--mesh 2000000", "at most 1048576 ranks"},
       {"--mesh 2x4 --ranks 8", "--ranks excludes --mesh"},
       {"--device-memory lots", "--device-memory: expected bytes up to a petabyte, as in 80GiB or 80GB"},
       {"--device-memory 0", "--device-memory: expected bytes"},

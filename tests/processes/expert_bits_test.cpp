@@ -118,7 +118,7 @@ TEST_F(ExpertBits, AreOneRanksForOtherStrategiesAndMicrobatches) {
   expect_alike({4, 2, Strategy::zero2}, simulate({}, corpus_, 20)[0]);
 }
 
-/// Joins a simulated job of two ranks that declares `more` beside what it posts, and plays a step. Why it
+/// Joins a simulated job of two ranks that declares `more` besides what it posts, and plays a step. Why it
 /// ends.
 std::string end_of_a_step(const Setting& setting, const Corpus& corpus,
                           const std::vector<core::DeclaredOperation>& more, std::size_t& declared) {

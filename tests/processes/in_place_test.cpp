@@ -41,7 +41,7 @@ class InPlace : public testing::Test {
     Pids after;   ///< when another process had taken the rank's place
   };
 
-  /// What is done to the job, once it has recorded so many steps.
+  /// What is done to the job, once it has recorded this many steps.
   struct Blow {
     std::vector<int> ranks;
     std::size_t steps = 12;

@@ -29,7 +29,7 @@ class LostRanks : public testing::Test {
   /// A look takes milliseconds of the processors on which the job runs.
   static constexpr std::chrono::milliseconds kBetweenLooks{20};
 
-  /// What is done to the job, once it has recorded so many steps.
+  /// What is done to the job, once it has recorded this many steps.
   struct Blow {
     std::size_t steps = 0;
     std::vector<int> slots;

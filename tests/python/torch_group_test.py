@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The back-end "troupe" of torch.distributed, beside what torch's own tests (torch_suite.py) look at: values of all
+"""The back-end "troupe" of torch.distributed, besides what torch's own tests (torch_suite.py) look at: values of all
 reductions and dtypes, memory in any form, and failures that name the rank."""
 
 import ctypes

@@ -279,14 +279,18 @@ class Style(unittest.TestCase):
                      "\nTEST_P(A, Is" "OfUnit3)", "\nTEST(A, Ends" "WhenItIsOver)", "/// A" "s f(), but", "/* O" "f it */",
                      "It waits. O" "f two ranks one does", '"""O' "f a rank.", "/// Un" "til it ends.",
                      "/// The same" " of a unit", "x;  ///< like" "wise", "the state" " of after step 3", "in case" " that",
-                     "Who" " asks is told"):
+                     "Who" " asks is told", "a file that i" "s no record", "it i" "s no folder", "what ar" "e no words",
+                     "a tensor that i" "s none.", "after so" " many steps", "Besid" "e this, it has",
+                     "304 s o" "f processors", "5 elements do" " not divide by 2"):
             found = style.phrase_violations("a.md", "Fine\n" + text)
             self.assertEqual(len(found), 1, text)
             self.assertRegex(found[0], r"^a\.md:[23]: ")
         for text in ("it cannot be", "a process that hangs", "one of a rank's", "once a save has begun",
                      "who waits for whom", "Who waits for whom", "holds a lock", "proof after the hello", "Whole",
                      "It waits. Of course.", "/// As long as it runs", "it is of use", "Until it ends, it waits",
-                     "\nTEST(A, SpareOfTheSameNode)"):
+                     "\nTEST(A, SpareOfTheSameNode)", "\nTEST(A, RefusesWhatIsNoRecord)", "there is no record",
+                     "it is no longer there", "one that is no larger than 3", "so many that it ends", "beside it",
+                     "2 s of processor time", "it does not divide by K"):
             self.assertEqual(style.phrase_violations("a.md", text), [], text)
 
     def test_documents_have_one_width_but_for_tables_and_code(self):
@@ -374,7 +378,7 @@ class Coverage(unittest.TestCase):
     def test_an_id_is_that_of_one_requirement(self):
         self.refuses("tests/requirements.md:14: the id layout-2 is used twice, first in line 12",
                      rows=self.ROWS + "| layout-2 | x | open: y |\n")
-        self.refuses("tests/core/a_test.cpp:1: Layout.IsAligned covers layout-9, which is no requirement",
+        self.refuses("tests/core/a_test.cpp:1: Layout.IsAligned covers layout-9, which is not a requirement",
                      tests=self.TESTS.replace("layout-2", "layout-9"))
         self.refuses("tests/core/a_test.cpp:1: the id layout-1 is used twice", tests=self.TESTS.replace("layout-2", "layout-1"))
 

@@ -28,7 +28,7 @@ def main():
         for name in names:
             if name not in defined and not ("*" in name and fnmatch.filter(defined, name)):
                 good = False
-                print(page.relative_to(ROOT), "names", name, "which is no test")
+                print(page.relative_to(ROOT), "names", name, "which is not a test")
     if named < LEAST:
         good = False
         print("only", named, "tests are named in the documents; has their form changed?")

@@ -184,7 +184,7 @@ class CutOff(InAFolder):
         self.assertEqual(self.table(), {"beside a trainer": "passed", "kernels": "passed"})
 
     def test_names_that_no_row_has_are_refused(self):
-        for pattern, said in (("kernals", "no row's name has 'kernals'"), ("(", "is no regular expression")):
+        for pattern, said in (("kernals", "no row's name has 'kernals'"), ("(", "is not a regular expression")):
             process = self.start("--only", pattern, stderr=subprocess.PIPE, universal_newlines=True)
             _, found = process.communicate(timeout=60)
             self.assertNotEqual(process.returncode, 0)

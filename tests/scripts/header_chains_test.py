@@ -10,7 +10,7 @@ from header_chains import chains  # noqa: E402
 
 
 def chained(headers, others=None):
-    """The chains of headers that include what they are given with; `others` are includes of files that are no headers
+    """The chains of headers that include what they are given with; `others` are includes of files that are not headers
     to check."""
     texts = {name: "#pragma once\n" + "".join(f"#include {included}\n" for included in includes.split())
              for name, includes in {**(others or {}), **headers}.items()}

@@ -195,7 +195,7 @@ TEST(AlsoSummedGradients, MatchALoopOverLanesThenMembersBitwise) {
   }
 }
 
-/// With a scale that is no power of two, pieces of lanes, and collectives between the passes.
+/// With a scale that is not a power of two, pieces of lanes, and collectives between the passes.
 // Covers buffer-12, finish-6.
 TEST(AlsoSummedGradients, AreScaledOnceAfterThePiecesOfLanes) {
   for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {

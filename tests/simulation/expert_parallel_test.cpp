@@ -104,7 +104,7 @@ TEST(ExpertParallelFast, ComesCloseToOneRank) {
   }
 }
 
-/// Lanes that do not fill the tree, and groups that are no power of two.
+/// Lanes that do not fill the tree, and groups that are not a power of two.
 TEST(ExpertParallelLanes, MayBeAnyMultipleOfTheRanks) {
   for (const auto strategy : {Strategy::ddp, Strategy::zero1, Strategy::zero3}) {
     for (const auto& [ranks, ep, lanes] :

@@ -20,7 +20,7 @@ namespace troupe::actors {
 inline constexpr std::int64_t kRows = 13;
 inline constexpr std::int64_t kColumns = 3;
 
-/// What a trainer keeps beside its parameters, and what it registers of them.
+/// What a trainer keeps besides its parameters, and what it registers of them.
 struct Task {
   core::Strategy strategy = core::Strategy::zero1;
   core::DType dtype = core::DType::f32;

@@ -17,7 +17,7 @@ enum class Thrown : std::uint8_t { bad_alloc, out_of_range, no_exception };
 
 inline const char* words_of(Thrown what) {
   if (what == Thrown::bad_alloc) return "std::bad_alloc";
-  return what == Thrown::out_of_range ? "map::at" : "something that is no std::exception";
+  return what == Thrown::out_of_range ? "map::at" : "something that is not a std::exception";
 }
 
 }  // namespace troupe::tests

@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kClaim = "epoch_of_job.txt";
 
-/// "EPOCH JOB", where the rest of the line is the job. A file that is no claim claims nothing.
+/// "EPOCH JOB", where the rest of the line is the job. A file that is not a claim claims nothing.
 Result<core::Epoch> claimed_epoch(Storage& storage, std::string_view job) {
   constexpr std::size_t kMostBytes = 4096;
   const auto bytes = storage.read(kClaim, 0, kMostBytes);
@@ -41,8 +41,8 @@ Result<void> check_claim(Storage& storage, const CheckpointWriterEpoch& writer) 
   if (claimed <= writer.epoch) return {};
   return core::fail(
       Errc::stale_epoch,
-      "epoch {} of this job saves here now, and what ranks of epoch {} have saved is dropped: they "
-      "were given up",
+      "epoch {} of this job saves here now, and what ranks of epoch {} have saved is dropped: the job "
+      "went on without them",
       claimed.value, writer.epoch.value);
 }
 

@@ -14,9 +14,9 @@ struct CheckpointWriterEpoch {
   core::Epoch epoch{};
 };
 
-/// S14: from now on no earlier epoch of the job commits here, whose ranks may still be alive where a launcher
-/// has lost a node, or where a process was stopped and goes on. Not synced: whoever a power failure ends
-/// commits nothing. Errc::stale_epoch if a later epoch has claimed it.
+/// S14: from now on no earlier epoch of the job commits here, although its ranks may still be alive: a
+/// launcher may have lost their node, or they were stopped and now go on. Not synced: ranks that a power
+/// failure ends commit nothing. Errc::stale_epoch if a later epoch has claimed the directory.
 core::Result<void> claim_directory(Storage& storage, const CheckpointWriterEpoch& writer);
 
 /// Errc::stale_epoch if a later epoch of the job has claimed the directory.

@@ -370,7 +370,7 @@ Result<void> CopySink::close() {
   file_.reset();
   TRY(Result<void>(failure_));
   if (!check_ || !check_->at_end())
-    return core::fail(Errc::corrupt, "the copy of rank {} did not come to its end", owner_.value);
+    return core::fail(Errc::corrupt, "the copy of rank {} ended too early", owner_.value);
   return give_name(storage_, manifest_, sync_);
 }
 

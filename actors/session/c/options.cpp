@@ -16,7 +16,7 @@ std::vector<CommonOption> options_of(troupe_options& options) {
   return common_options(options.world, options.session);
 }
 
-/// False if there is none of that name.
+/// False if no option has that name.
 Result<bool> set_one_of(const std::vector<CommonOption>& options, std::string_view name,
                         std::string_view value) {
   for (const CommonOption& option : options) {

@@ -9,8 +9,8 @@
 
 namespace troupe::actors {
 
-/// Shows that whoever has the key has written a frame, and as which of its frames: BLAKE2b of the number, as
-/// eight bytes, the lowest first, and the frame.
+/// Shows that a holder of the key wrote the frame, and as which in order: the BLAKE2b of the frame's number
+/// (eight bytes, the lowest first) and of the frame.
 using Tag = std::array<std::byte, 16>;
 
 Tag tag_of(const Proof& key, std::uint64_t number, std::span<const std::byte> frame);

@@ -55,8 +55,8 @@ core::Result<std::unique_ptr<Blas>> Blas::create(gpu::Device& device, gpu::Strea
   if (status != CUBLAS_STATUS_SUCCESS || blas->handle_ == nullptr) {
     return core::fail(
         core::Errc::unavailable,
-        "expected cuBLAS to start, but it answered with status {}; look at the driver's version "
-        "and at the memory that is free",
+        "expected cuBLAS to start, but it returned status {}; check the driver's version and the free "
+        "memory",
         static_cast<int>(status));
   }
   return blas;

@@ -42,7 +42,7 @@ cudaError_t combine_backward(const ExpertPlaces& places, const float* weights, c
 /// over a row are added in another order here. E experts.
 struct RouterGradients {
   std::size_t rows, experts, choices;
-  std::size_t parts;  ///< d_weights has so many of each choice, whose gradient is their sum
+  std::size_t parts;  ///< d_weights has this many of each choice, whose gradient is their sum
   bool is_sigmoid, is_softmax_of_chosen, is_normalised;
   float scale;          ///< as core::RouterOptions
   double balance;       ///< of core::balance_backward(), times E / (tokens^2 K); 0: there is no such loss

@@ -25,7 +25,7 @@ Result<void> validate_heads(const ModelConfig& config) {
                 config.width, config.heads);
   }
   if (config.head_dimension > 1024) {
-    return fail(Errc::invalid_argument, "head_dimension must be 1024 at most, found {}",
+    return fail(Errc::invalid_argument, "head_dimension must be at most 1024, found {}",
                 config.head_dimension);
   }
   if (config.head_dimension % 2 != 0) {
@@ -95,13 +95,13 @@ Result<void> validate_experts(const ModelConfig& config) {
                 "place {} of the ranks that experts are distributed over is not below their number {}",
                 experts.place, experts.ranks);
   if (experts.count > 1 << 12)
-    return fail(Errc::invalid_argument, "a layer must have 4096 experts at most, found {}", experts.count);
+    return fail(Errc::invalid_argument, "a layer must have at most 4096 experts, found {}", experts.count);
   constexpr std::size_t kMostFeedForward = 1 << 18;
   if (experts.feed_forward < 1 || experts.feed_forward > kMostFeedForward)
     return fail(Errc::invalid_argument, "the feed_forward of experts must lie in 1..{}, found {}",
                 kMostFeedForward, experts.feed_forward);
   if (experts.shared_feed_forward > kMostFeedForward)
-    return fail(Errc::invalid_argument, "the feed_forward of the shared expert must be {} at most, found {}",
+    return fail(Errc::invalid_argument, "the feed_forward of the shared expert must be at most {}, found {}",
                 kMostFeedForward, experts.shared_feed_forward);
   if (experts.shared_gate && experts.shared_feed_forward == 0)
     return fail(Errc::invalid_argument, "a gate of the shared expert needs one; set its feed_forward");

@@ -117,7 +117,7 @@ Rows what_is_trained(Options& o) {
       {"--ignore", list(o.ignored),
        "A key of config.json that is passed over though its meaning is not known; repeatable", kLocal},
       {"--weights-from", path(o.weights_from),
-       "Begin a run of its own, at step 0, from the weights of this checkpoint (or of the newest in this "
+       "Begin a new run, at step 0, from the weights of this checkpoint (or of the newest in this "
        "directory), without the optimizer's state; the other options say what the model is",
        kLocal, W::none},
       {"--export", path(run.export_to.directory),
@@ -246,7 +246,8 @@ Rows ranks(Options& o, const Common& common) {
       common("bucket-elements", kRanks, W::none),
       common("optimizer-instances", kRanks, W::none),
       {"--keep-instances", flag(o.run.keeps_instances),
-       "Where ranks become fewer: the next higher number of instances, not the next lower", kRanks, W::none},
+       "When ranks are lost, choose the next higher number of instances, not the next lower", kRanks,
+       W::none},
       common("gathered-units", kRanks, W::none),
       {"--output", unset(text(o.run.output)),
        "Directory for the record, the report and the trace; a run that resumes goes on with its record"},
@@ -274,7 +275,7 @@ Rows checkpoints(Options& o, const Common& common) {
        "Steps between checkpoints; 0: only at the end", kRanks, W::told},
       {"--resume", text(run.resume), "auto (the newest complete checkpoint, if any), never, or a path"},
       {"--force-resume", flag(run.force_resume),
-       "Go on from a checkpoint although options differ that change the course of training", kRanks, W::none},
+       "Go on from a checkpoint even if options differ that change the course of training", kRanks, W::none},
       common("keep-last", kRanks, W::none),
       common("keep-every", kRanks, W::none),
       common("compare-replicas-every", kRanks, W::none),

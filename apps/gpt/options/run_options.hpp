@@ -50,7 +50,7 @@ struct RunOptions {
   actors::ProcessWorldOptions world;
   std::string text;             ///< path of the corpus
   std::string evaluation_text;  ///< of what is evaluated; empty: the end of the corpus
-  /// To begin from, instead of those of `origin`; null: none. Owned by all copies of these options.
+  /// Weights to begin from, instead of those of `origin`, or null. Owned by all copies of these options.
   std::shared_ptr<const CheckpointWeights> weights;
   const PretrainedModel* origin = nullptr;  ///< its tokenizer encodes text; null: tokens are bytes
   std::int64_t steps = 0;
@@ -68,13 +68,13 @@ struct RunOptions {
   std::int64_t trace_steps = 0;
   std::int64_t save_every = 0;   ///< steps; 0: only at the end, and when requested by a signal
   std::int64_t local_every = 0;  ///< steps between local copies
-  /// What ranks a job goes on with may not be divided by the optimizer's instances. Then there are more of
-  /// them, and each rank keeps more, instead of fewer.
+  /// Where a job goes on with a number of ranks that is not a multiple of the optimizer's instances: uses
+  /// more instances, so that each rank keeps more, instead of fewer.
   bool keeps_instances = false;
   /// "auto": from the newest whole checkpoint in the directory, if there is one; "never": from scratch
   /// (restarts of this run still resume); otherwise a checkpoint, or a directory of them, to begin from.
   std::string resume = "auto";
-  /// Go on although settings differ that change the course of training.
+  /// Resume even if settings differ that change the course of training.
   bool force_resume = false;
   Settings settings;   ///< from the options; a run adds what it finds out
   std::string output;  ///< directory for the record, the report and the trace; empty: none is written
@@ -82,7 +82,7 @@ struct RunOptions {
   std::vector<std::pair<std::string, std::string>> configuration;
 };
 
-/// What its tokens come from.
+/// The files that its tokens come from.
 inline CorpusFiles files_of(const RunOptions& run) {
   const ModelConfig& model = run.trainer.model;
   return {run.text, run.evaluation_text, model.context, model.vocabulary};

@@ -40,7 +40,7 @@ Result<void> check_tensors(const Source& source, const ModelConfig& model) {
   for (const auto& tensor : source.manifest.tensors) {
     if (!known.contains(tensor.key))
       return fail(Errc::mismatch,
-                  "{} has the tensor '{}', which is no parameter of this model; give the options of the "
+                  "{} has the tensor '{}', which is not a parameter of this model; give the options of the "
                   "run that saved it",
                   source.path, tensor.key);
   }

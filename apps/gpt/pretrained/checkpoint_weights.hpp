@@ -23,7 +23,7 @@ class CheckpointWeights final : public InitialValues {
  public:
   /// A checkpoint of Troupe, or the newest of a directory of them, or what `troupe checkpoint` reads of
   /// others. State of an optimizer is ignored. Errc::mismatch names a parameter of the model that it lacks or
-  /// has in another shape, or a tensor that is none; Errc::corrupt what does not match its hash.
+  /// has in another shape, or a tensor that is not one; Errc::corrupt what does not match its hash.
   static core::Result<std::shared_ptr<const CheckpointWeights>> open(const std::string& path,
                                                                      const ModelConfig& model);
 

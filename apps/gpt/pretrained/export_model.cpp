@@ -105,7 +105,7 @@ Result<void> check_export(const ModelConfig& config, const ExportOptions& option
 }
 
 ModelFiles model_files(const ModelConfig& config, const ExportOptions& options) {
-  // Longer than any published one; what checkpoints keep has a limit.
+  // Longer than any published config.json; checkpoints limit what they keep.
   constexpr std::size_t kLongest = 16'384;
   auto text = config_text(config, options);
   if (!text || text->size() > kLongest) return {};

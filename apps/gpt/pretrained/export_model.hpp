@@ -26,7 +26,7 @@ struct ExportOptions {
 /// directory.
 core::Result<void> check_export(const ModelConfig& config, const ExportOptions& options);
 
-/// What export_model() writes beside the tensors, with their path as it is from everywhere; without a
+/// What export_model() writes besides the tensors, with the directory's absolute path; without a
 /// config.json if the model has none.
 ModelFiles model_files(const ModelConfig& config, const ExportOptions& options);
 

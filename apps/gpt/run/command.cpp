@@ -137,8 +137,8 @@ int train_as_told(const std::string& program, int argc, char** argv) {
   app.footer(
       "Exits with 0 at the end, 75 when it was asked to leave and has saved,\n"
       "96 when another rank failed first, 97 when there is no checkpoint it can use\n"
-      "or there are those of another run, 2 for a command line that cannot be right,\n"
-      "1 for all else, such as a last save that failed.");
+      "or the directory has those of another run, 2 for a command line that cannot be right,\n"
+      "1 for anything else, such as a last save that failed.");
   take_last_of_repeated(app);
   Options options;
   add_options(app, options);

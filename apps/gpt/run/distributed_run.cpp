@@ -193,7 +193,7 @@ class Run {
     if (last_save_) return {};
     return core::fail(core::Errc::io,
                       "the state after {} steps was not saved: {}; start the job again when the cause is "
-                      "mended: it repeats the steps since the newest checkpoint",
+                      "removed: it repeats the steps since the newest checkpoint",
                       last_step_, last_save_.error().message);
   }
 

@@ -26,7 +26,7 @@ void append(Document& document, std::span<const std::int32_t> tokens, bool is_le
   for (const std::int32_t token : tokens) document.push_back(is_learned ? token : ~token);
 }
 
-/// What transformers calls a label that is none.
+/// What transformers has in place of a label.
 constexpr std::int64_t kNoLabel = -100;
 
 Result<std::vector<std::int64_t>> numbers_of(const nlohmann::json& json, const char* name) {

@@ -22,7 +22,7 @@ core::Result<void> check_tokens(std::span<const std::int32_t> tokens, std::size_
 /// ...}, of which only the completion is: such a document begins with the codec's special tokens and ends
 /// with its end of text. Or {"tokens": [...]}, as any tokenizer made them, to which nothing is added; with
 /// {"labels": [...]}, of the same length, those with -100 are not learned, and others repeat the token. Other
-/// members are ignored. Errc::corrupt names a line that is none of these, Errc::invalid_argument one with a
+/// members are ignored. Errc::corrupt names a line in none of these forms, Errc::invalid_argument one with a
 /// token that is not below `vocabulary`.
 core::Result<std::vector<Document>> read_documents(std::string_view jsonl, TextCodec& codec,
                                                    std::size_t vocabulary);

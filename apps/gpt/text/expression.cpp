@@ -27,7 +27,7 @@ const OnigEncoding kEncoding = ONIG_ENCODING_UTF16_LE;
 /// many choices it may keep at a time, each of about 40 bytes.
 constexpr unsigned long kFewRetries = 256;
 constexpr unsigned long kFewChoices = 4096;
-/// Then it gets so many times as many, until all searches of a text have had so many per character.
+/// Then it gets this many times as many, until all searches of a text have had this many per character.
 constexpr unsigned long kGrowth = 16;
 constexpr std::size_t kMorePerCharacter = 50;
 constexpr std::size_t kLeastText = 200'000;

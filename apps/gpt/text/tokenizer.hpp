@@ -21,7 +21,7 @@ struct TokenDecoder {
   std::string blank;                ///< stands for a blank; empty: none does
   bool drops_first_blanks = false;  ///< those of a text's first token
   bool falls_back = false;          ///< <0x00> to <0xFF> are bytes
-  std::size_t stripped = 0;         ///< so many blanks at the beginning of a text are left out
+  std::size_t stripped = 0;         ///< this many blanks at the beginning of a text are left out
 };
 
 /// The contents of a tokenizer.json, as far as they matter here.

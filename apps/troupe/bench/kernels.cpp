@@ -190,7 +190,8 @@ Result<std::vector<KernelTime>> measure_kernels(const KernelBench& options) {
 }
 
 void add_kernel_bench(CLI::App& bench, int& exit_code) {
-  auto* command = bench.add_subcommand("kernels", "Measure the kernels of a device against its own copy");
+  auto* command =
+      bench.add_subcommand("kernels", "Compare the speed of a device's kernels with that of its memory copy");
   // Lives as long as the command's callbacks.
   const auto options = std::make_shared<KernelBench>();
   const auto json = std::make_shared<bool>(false);

@@ -18,7 +18,7 @@ class PlainLoopback {
   static core::Result<std::unique_ptr<PlainLoopback>> connect(gpu::Rendezvous& rendezvous, int index,
                                                               int ranks);
 
-  /// Sends so many bytes to each other rank and receives so many from each, all at once.
+  /// Sends this many bytes to each other rank and receives as many from each, all at once.
   core::Result<void> exchange(const std::vector<std::size_t>& to, const std::vector<std::size_t>& from);
 
  private:

@@ -49,7 +49,7 @@ Json left_out_json(const Source& source) {
   return list;
 }
 
-/// To stderr, as it is no part of what went well.
+/// To stderr, as it is not part of the result.
 void say_notes(const Source& source) {
   for (const auto& note : source.notes) say_note(printable(note));
   for (const auto& one : source.left_out)
@@ -318,7 +318,7 @@ void add_reshard(CLI::App& checkpoint, int& exit_code) {
   command->footer(
       "Training resumes on any number of ranks without this.\n"
       "Use it only to get files of another size or number.\n"
-      "With zero1 the tensors of each kind of state lie one after the other, by name, and every rank gets "
+      "With zero1 the tensors of each kind of state are stored one after another, by name; every rank gets "
       "an\n"
       "equal part. `troupe checkpoint diff` finds the two equal.\n"
       "Example:\n"
@@ -357,7 +357,7 @@ void add_import(CLI::App& checkpoint, int& exit_code) {
   command->add_flag("--json", arguments->json, "Print JSON");
   add_follow_links(*command, arguments->links);
   command->footer(
-      "Pickles are read as data: nothing in them is executed. What is no plain data is listed: its bytes\n"
+      "Pickles are read as data: nothing in them is executed. What is not plain data is listed: its bytes\n"
       "are carried, so that an export to dcp gives them back, or it is left out.\n"
       "Examples:\n"
       "  troupe checkpoint import dcp_directory run/checkpoints --step 200 --rename model.=\n"

@@ -13,7 +13,7 @@ namespace troupe::apps {
 struct Sharding {
   int ranks = 1;
   /// ddp: every rank holds all, and they share the writing tensor by tensor. zero1: the tensors of each kind
-  /// of state lie one after the other, by name, and every rank has an equal part, so that a parameter and its
+  /// of state follow one another, by name, and every rank has an equal part, so that a parameter and its
   /// moments are cut at the same places.
   std::string strategy = "zero1";
 };

@@ -118,7 +118,7 @@ Result<void> apply_mesh(ConfigArguments& arguments) {
     const auto value = core::parse_number<int>(text, {1, kMaxMeshSize});
     if (size == sizes.end() || !value)
       return core::fail(Errc::invalid_argument,
-                        "--mesh: '{}={}' is none of tp, pp, cp, ep, etp, vpp with a size of 1 to {}", name,
+                        "--mesh: '{}={}' is not one of tp, pp, cp, ep, etp, vpp with a size of 1 to {}", name,
                         text, kMaxMeshSize);
     *size->second = *value;
   }

@@ -133,8 +133,8 @@ int run(const Flags& flags) {
   }
   if (found.evidence.ranks.empty()) {
     fmt::print(
-        "there is no flight record; give the folder of a job (troupe launch --log-dir), or what "
-        "TROUPE_FLIGHT_RECORD was\n");
+        "there is no flight record; give the folder of a job (troupe launch --log-dir), or the "
+        "value that TROUPE_FLIGHT_RECORD had\n");
   } else {
     fmt::print("{}\n\n", diagnosis.sentence);
     print_table(diagnosis.rows);
@@ -150,16 +150,16 @@ int run(const Flags& flags) {
 void add_diagnose_command(CLI::App& troupe, int& exit_code) {
   CLI::App* const diagnose = troupe.add_subcommand(
       "diagnose",
-      "Say by the flight records of a job's ranks which rank did not come to which operation, or posted "
-      "another one. Exit code 0: nobody waits for another rank; 1: somebody is named; 3: no record");
+      "Say from the flight records of a job's ranks which rank did not reach which operation, or posted "
+      "another one. Exit code 0: no rank waits for another; 1: a rank is named; 3: no record");
   const auto flags = std::make_shared<Flags>();  // owned by the callback
   diagnose
       ->add_option("PLACE", flags->places,
-                   "Folders of a job, of each of its hosts, or what TROUPE_FLIGHT_RECORD was")
+                   "The job's folder on each of its hosts, or the value that TROUPE_FLIGHT_RECORD had")
       ->required();
   diagnose
       ->add_option("--patience", flags->patience_seconds,
-                   "Seconds that ranks of a running job may wait for each other, without a word")
+                   "Seconds for which ranks of a running job may wait for each other before any is named")
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
   diagnose->add_flag("--json", flags->json, "Print JSON instead of sentences and a table");

@@ -97,7 +97,7 @@ class Explanation {
     if (waits.precedes(wait, *at->second) || wait.began < at->second->began) at->second = &wait;
   }
 
-  /// Those against whom something speaks beside that they are waited for, as long as there are any: the rest
+  /// Those whom something incriminates besides being waited for, as long as there are any: the rest
   /// were only slower than the failure. Otherwise those that do not come, and wait for nobody themselves.
   Awaited culprits_of(const Waits& waits) const {
     Awaited suspects;
@@ -217,7 +217,7 @@ class Explanation {
     return true;
   }
 
-  /// Nobody waits in an operation: perhaps ranks wait in the runtime for one that does not come there.
+  /// Nobody waits in an operation: perhaps ranks wait in the runtime for one that does not get there.
   void explain_silence() {
     std::vector<Rank> waiting;
     std::vector<Rank> others;

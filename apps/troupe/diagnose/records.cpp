@@ -47,7 +47,7 @@ Result<std::vector<std::byte>> bytes_of(const fs::path& file) {
   std::error_code error;
   const auto status = fs::status(file, error);
   if (!fs::exists(status)) return core::fail(core::Errc::not_found, "its rank has not made it, or has ended");
-  if (!fs::is_regular_file(status)) return core::fail(core::Errc::corrupt, "it is no file");
+  if (!fs::is_regular_file(status)) return core::fail(core::Errc::corrupt, "it is not a file");
   std::ifstream stream(file, std::ios::binary);
   if (!stream) return core::fail(core::Errc::io, "it cannot be opened: look at its owner and mode");
   std::vector<std::byte> bytes(std::min<std::uintmax_t>(fs::file_size(file, error), kMostBytes));
@@ -97,8 +97,8 @@ class Search {
       if (name.starts_with(begin) && is_named_like_a_record(name)) files.push_back(entry->path());
     }
     if (files.empty()) {
-      problems_.push_back(
-          fmt::format("{}: it is no folder, and no record has a path that begins with it", prefix.string()));
+      problems_.push_back(fmt::format("{}: it is not a folder, and no record has a path that begins with it",
+                                      prefix.string()));
     }
     std::ranges::sort(files);
     for (const fs::path& file : files) read(file);

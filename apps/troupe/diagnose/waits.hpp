@@ -64,7 +64,7 @@ class Waits {
   const std::vector<Wait>& all() const { return all_; }
   /// Whether the rank itself waits, so that it is not to blame: a process that is stopped or gone does not.
   bool waits(core::Rank rank) const { return waiting_.contains(rank); }
-  /// Whether something speaks against this rank beside that it is waited for: its process is gone or stopped,
+  /// Whether something incriminates this rank besides being waited for: its process is gone or stopped,
   /// or others have lost it.
   bool is_suspect(core::Rank rank) const { return suspects_.contains(rank); }
   bool has_suspects() const { return !suspects_.empty(); }

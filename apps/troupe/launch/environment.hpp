@@ -37,10 +37,11 @@ std::filesystem::path rank_directory(const Job& job, int generation, int slot);
 
 /// The environment of a process; `rank` is the job's, none for a spare, whose RANK, LOCAL_RANK and
 /// ROLE_RANK are "spare", so that a program which does not know about spares cannot take one for a rank. It
-/// is `inherited` (NAME=value each), torchrun's variables, and | variable | meaning |
+/// is `inherited` (NAME=value each), torchrun's variables, and these:
+/// | variable | meaning |
 /// |---|---|
 /// | TROUPE_JOB_ID | unique name of the job; shared-memory segments begin with troupe-<it>- |
-/// | TROUPE_JOB_TOKEN | 64 hexadecimal digits, what the ranks prove to each other |
+/// | TROUPE_JOB_TOKEN | 64 hexadecimal digits, which ranks prove to each other that they know |
 /// | TROUPE_GENERATION | 0, and one more for each restart |
 /// | TROUPE_CONTROL_ADDR | HOST:PORT where rank 0 is to listen; IPv6: [ADDRESS]:PORT |
 /// | TROUPE_NODE_ID | stable name of the node |
@@ -51,13 +52,13 @@ std::filesystem::path rank_directory(const Job& job, int generation, int slot);
 /// | TROUPE_LOG_DIR | the rank's directory of this start; only if logs are kept |
 /// | TROUPE_ERROR_FILE | where a failing rank writes {"message": ...} as torch's tools do |
 /// | TROUPE_FAILURE_FILE | once a rank of this generation has failed, which and how |
-/// | TROUPE_FLIGHT_RECORD | what the path of a rank's flight record begins with |
+/// | TROUPE_FLIGHT_RECORD | what the paths of the ranks' flight records begin with |
 /// | TROUPE_SLOT | as in NodeAgentMachine; only if processes are kept over a failure |
-/// | TROUPE_LOCAL_SLOT, TROUPE_LOCAL_RANKS | as above: the slot among those of this node, and its most ranks
-/// | | TROUPE_EPOCH_FILE | only if processes are kept over a failure: the epoch that is to be formed | |
-/// TROUPE_MEMBER_FILE | as above: where the rank says that it takes part, and would stay | | TROUPE_OWN_GPUS
-/// | 1 with --virtual-local-rank: each rank sees a GPU that no other sees | | TROUPE_PROGRESS_FILE | where
-/// the job may write its last committed step, as decimal text |
+/// | TROUPE_LOCAL_SLOT, TROUPE_LOCAL_RANKS | as above: the slot on this node, and its most ranks |
+/// | TROUPE_EPOCH_FILE | as above: the epoch that is to be formed |
+/// | TROUPE_MEMBER_FILE | as above: where the rank says that it takes part, and would stay |
+/// | TROUPE_OWN_GPUS | 1 with --virtual-local-rank: each rank sees a GPU that no other sees |
+/// | TROUPE_PROGRESS_FILE | where the job may write its last committed step, as decimal text |
 std::vector<std::string> rank_environment(const Job& job, const Generation& generation,
                                           actors::ProcessPlace place,
                                           const std::vector<std::string>& inherited);

@@ -40,7 +40,7 @@ void add_membership_options(CLI::App& app, LaunchOptions& options) {
   app.add_option("--rdzv-id", options.rdzv_id, "Name of the job, the same on all nodes");
   app.add_option(
       "--rdzv-conf", options.rdzv_conf,
-      "join_timeout=600 (seconds for nodes to come), last_call_timeout=30 (for more than MIN, once MIN "
+      "join_timeout=600 (seconds to wait for nodes), last_call_timeout=30 (for more than MIN, once MIN "
       "are there), keep_alive_interval=1 and keep_alive_max_attempt=5 (a launcher silent for 5 x 1 s "
       "is lost)");
   app.add_flag("--standalone", options.standalone, "One node, with free ports on this host");
@@ -49,9 +49,9 @@ void add_membership_options(CLI::App& app, LaunchOptions& options) {
   add_number(app, "--master-port", options.master_port, {1, 65535},
              "Port of rank 0 (one node), or where launchers meet (several)");
   app.add_option("--local-addr", options.local_addr, "Address of this node, for MASTER_ADDR if it is node 0");
-  app.add_option(
-      "--token-file", options.token_file,
-      "A file with the secret by which launchers of several hosts know each other; see docs/clusters.md");
+  app.add_option("--token-file", options.token_file,
+                 "A file with the secret by which launchers of several hosts recognise each other; see "
+                 "docs/clusters.md");
   app.add_option(
       "--journal", options.journal,
       "A file in which the launcher of node 0 notes the job, so that it goes on when that launcher is "
@@ -64,9 +64,8 @@ void add_life_options(CLI::App& app, LaunchOptions& options) {
   add_number(app, "--max-restarts", options.max_restarts, {0, 1'000'000'000},
              "Restarts after a failure, in place or of the whole gang");
   add_number(app, "--spares", options.spares, {0, 1 << 16},
-             "Further processes of this node that stand by without a rank: one takes the place of a rank "
-             "that fails, "
-             "on any node, which costs no restart");
+             "Extra processes of this node that stand by without a rank: one takes the place of a rank "
+             "that fails, on any node, which costs no restart");
   app.add_option(
          "--recovery", options.recovery,
          "in-place: only the rank that failed is started again where the others can stay, as those of gpt "
@@ -89,13 +88,15 @@ void add_program_options(CLI::App& app, LaunchOptions& options) {
   app.add_flag("-m,--module", options.module, "The program is a Python module");
   app.add_flag("--no-python", options.no_python, "Execute the program even when it ends in .py");
   app.add_flag("--run-path", options.run_path, "The program is a Python script, whatever its name");
-  app.add_option("--log", options.log_levels,
-                 "What this launcher and Troupe's ranks say: trace, debug, info (default), warning, error or "
-                 "off, and levels of subsystems, as in info,transport=debug");
-  app.add_flag("--log-json", options.log_json, "They say it in JSON, one object per line");
-  add_number(app, "--log-file-mib", options.log_file_mib, {1, 1 << 20},
-             "Each rank also writes rank_N.log in its folder of --log-dir, of at most so many MiB; two older "
-             "files are kept");
+  app.add_option(
+      "--log", options.log_levels,
+      "How much this launcher and Troupe's ranks log: trace, debug, info (default), warning, error or "
+      "off, and levels of subsystems, as in info,transport=debug");
+  app.add_flag("--log-json", options.log_json, "They log in JSON, one object per line");
+  add_number(
+      app, "--log-file-mib", options.log_file_mib, {1, 1 << 20},
+      "Each rank also writes rank_N.log in its folder of --log-dir, of at most this many MiB; two older "
+      "files are kept");
   app.add_option("--log-dir", options.log_dir, "Where logs, error files and the job's report go");
   app.add_option("-r,--redirects", options.redirects,
                  "To files only: 0 nothing, 1 stdout, 2 stderr, 3 both, or 0:1,1:2 by local rank");

@@ -47,7 +47,7 @@ class Traffic {
   }
 
   /// `launches` of a microbatch, which send `bytes` together, in `steps` messages one after another each, of
-  /// members so many ranks apart.
+  /// members this many ranks apart.
   void add(std::string_view axis, std::int64_t members, std::int64_t stride, std::int64_t launches,
            std::int64_t steps, double bytes) {
     const bool within_node = members * stride <= links_.node_ranks;

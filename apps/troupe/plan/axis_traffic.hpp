@@ -10,7 +10,7 @@
 
 namespace troupe::apps {
 
-/// What a rank sends in a step to those with which it shares a model, beside what a session's program moves.
+/// What a rank sends in a step to those with which it shares a model, besides what a session's program moves.
 struct AxisTraffic {
   std::string_view axis;  ///< "tensor", "context", "expert" or "pipeline"
   std::int64_t members = 1;

@@ -55,8 +55,8 @@ Result<void> take_mesh(CapacityArguments& arguments) {
   if (!right) {
     return core::fail(
         Errc::invalid_argument,
-        "--mesh: expected ranks, or those of the outer and the inner axis as in 2x4, {} ranks at "
-        "most, found {}",
+        "--mesh: expected ranks, or those of the outer and the inner axis as in 2x4, at most {} ranks, "
+        "found {}",
         kMostRanks, core::quoted_excerpt(arguments.mesh));
   }
   arguments.program.outer = sizes->size() == 2 ? static_cast<int>(sizes->front()) : 1;

@@ -254,7 +254,7 @@ std::string notes(const CapacityPlan& plan) {
       "Memory is that of the rank that needs most, without what driver and libraries take{}.\n"
       "A rank with a GPU pins at most {} MiB of its host's memory for saves, {} MiB for a restore, and {} "
       "MiB for local saves if there are any.\n"
-      "Times assume rings without load: inner {}; outer {}; {} ranks a node.\n",
+      "Times assume rings without load: inner {}; outer {}; {} ranks per node.\n",
       plan.model.empty() ? ", and without activations" : "", pinned.saves / kMib, pinned.restore / kMib,
       pinned.local_saves / kMib, describe(plan.links.inner), describe(plan.links.outer),
       plan.links.node_ranks);

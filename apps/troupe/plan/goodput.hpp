@@ -13,7 +13,7 @@ struct GoodputArguments {
   int ranks = 16384;  ///< devices
   int node_ranks = 8;
   int spare_nodes = 0;         ///< whose devices stand by
-  int fewest_nodes = 0;        ///< the job goes on with so many at least; 0: all
+  int fewest_nodes = 0;        ///< the job goes on with at least this many; 0: all
   double mtbf_hours = 50'000;  ///< of a device, and what of its node counts for it
   double node_share = 0.5;     ///< of failures that take the node out of service; others take a process
   double repair_hours = 24;    ///< until a node is back

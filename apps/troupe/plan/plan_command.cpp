@@ -210,7 +210,7 @@ void add_capacity_model(CLI::App& command, CapacityArguments& arguments) {
       ->capture_default_str()
       ->needs(model);
   add_number(command, "--expert-tensor-parallel", arguments.program.expert_tensor_parallel, {0, 1024},
-             "Ranks that each expert is cut over, with --model: a multiple of --tensor-parallel; 0: so many")
+             "Ranks that each expert is cut over, with --model: a multiple of --tensor-parallel; 0: as many")
       ->capture_default_str()
       ->needs(model);
   add_number(command, "--sequences", arguments.sequences, {1, 1 << 20},
@@ -288,7 +288,7 @@ void add_goodput(CLI::App& plan, int& exit_code) {
   number("--node-ranks", a->node_ranks, kRanks, "Devices of a node");
   number("--spare-nodes", a->spare_nodes, core::Bounds<int>{0, 1 << 16}, "Nodes whose devices stand by");
   number("--fewest-nodes", a->fewest_nodes, core::Bounds<int>{0, 1 << 20},
-         "The job goes on with so many at least; 0: with all");
+         "The job goes on with at least this many; 0: with all");
   number("--mtbf-per-device", a->mtbf_hours, core::Bounds<double>{1, 1e9},
          "Hours between failures of a device, with its part of the node");
   number("--node-share", a->node_share, core::Bounds<double>{0, 1},

@@ -32,7 +32,7 @@ struct ProgramArguments {
   int ranks = 8;
   int outer = 1;             ///< length of the outer data-parallel axis
   int rounds = 1;            ///< microbatches of each rank
-  int context_parallel = 1;  ///< of the ranks, so many share each lane
+  int context_parallel = 1;  ///< of the ranks, this many share each lane
   int context_pieces = 0;    ///< of each lane, of which a rank may have several; 0: context_parallel
   int stages = 1;            ///< of a pipeline, of one of which the ranks and units are
   int stage = 0;

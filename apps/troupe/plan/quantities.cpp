@@ -28,7 +28,7 @@ constexpr std::array<Unit, 10> kBytes{{{"", 1},
                                        {"TiB", 1024.0 * 1024 * 1024 * 1024}}};
 constexpr std::array<Unit, 4> kSeconds{{{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}}};
 
-/// A number with one of these units behind it, as so many of the first.
+/// A number followed by one of these units, in the first of them.
 template <std::size_t kCount>
 Result<double> quantity(std::string_view text, const std::array<Unit, kCount>& units, double most) {
   const auto end = std::min(text.find_first_not_of("0123456789.eE+-"), text.size());

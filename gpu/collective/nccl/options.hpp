@@ -38,7 +38,7 @@ struct NcclOptions {
   /// Whether allocate() returns memory that communicators can register, and Group::use_memory() registers it,
   /// if the library supports it; see docs/nccl.md. All members must set the same value.
   bool register_memory = false;
-  /// Receives a line for the user, about a problem that is no failure; may be empty. In the calling thread.
+  /// Receives a line for the user, about a problem short of a failure; may be empty. In the calling thread.
   std::function<void(std::string_view line)> log;
 
   /// How often running operations are checked for deadlines and for errors that NCCL reports later.

@@ -7,8 +7,8 @@
 
 namespace troupe::gpu {
 
-/// Executes as one the members' prepared operations, given in group order; for a message the sender's, then
-/// the receiver's. They must agree (find_disagreement()).
+/// Executes the members' prepared operations as one. They are given in group order; for a message the
+/// sender's comes first, then the receiver's. They must agree (find_disagreement()).
 void execute_together(std::span<const Operation* const> operations);
 
 /// The bytes sent by the busiest member, for the model of the operation's duration.

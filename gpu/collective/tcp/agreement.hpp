@@ -26,7 +26,7 @@ class Agreement {
 
   /// What the member says to `peer` of a prepared operation.
   static std::string words_to(int peer, const Operation& operation);
-  /// At most so many bytes.
+  /// At most this many bytes.
   std::size_t most_bytes() const { return members_.empty() ? 0 : kWordsBytes + 8 * members_.size(); }
 
   /// This member begins an operation: a collective, or the receive of a message.

@@ -283,8 +283,8 @@ Result<void> Connection::begin_text(const Header& header, std::size_t most) {
 
 core::Error Connection::not_a_frame() const {
   return {Errc::corrupt,
-          fmt::format("it sent what is no frame (kind {}, {} bytes)", static_cast<int>(header_.kind),
-                      header_.bytes),
+          fmt::format("it sent something that is not a frame (kind {}, {} bytes)",
+                      static_cast<int>(header_.kind), header_.bytes),
           {}};
 }
 

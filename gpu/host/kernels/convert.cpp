@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kAhead = kPrefetchBytes / 2;
 
 /// Runs convert(i) for all i, in groups that the compiler turns into vectors, and fetches ahead what the
-/// arrays, of so many bytes per element, will need.
+/// arrays, of this many bytes per element, will need.
 template <class Convert, class... Arrays>
 [[gnu::always_inline]] inline void for_all(std::size_t count, Convert convert, const Arrays*... arrays) {
   constexpr std::size_t kGroup = 64;

@@ -80,7 +80,7 @@ class Values:
 
 
 def common_state(folder: Path, metadata: Metadata) -> Values:
-    """What Megatron keeps beside its tensors: in common.pt, or since core 0.17 as an object among the others."""
+    """What Megatron keeps besides its tensors: in common.pt, or since core 0.17 as an object among the others."""
     found, state = Values(), None
     if (folder / _COMMON_FILE).is_file():
         state = unpickled(folder / _COMMON_FILE, str(folder / _COMMON_FILE))

@@ -174,7 +174,7 @@ class Reader(FileSystemReader):
             metadata.state_dict_metadata.update(self._beside.metadata)
             return metadata
         if not _foreign.is_torch_checkpointing(folder):
-            raise Error(Status.NOT_FOUND, f"{self.path} is no checkpoint of torch.distributed.checkpoint, which has a file "
+            raise Error(Status.NOT_FOUND, f"{self.path} is not a checkpoint of torch.distributed.checkpoint, which has a file "
                         f"{_METADATA}, nor of torch_checkpointing, which has files such as model_0.pt")
         self._beside = _foreign.torch_checkpointing(folder)
         return Metadata(state_dict_metadata=self._beside.metadata, storage_data={})
@@ -193,7 +193,7 @@ def _alone(is_alone: bool) -> dict[str, bool]:
 
 
 def _cause_of(error: CheckpointException) -> BaseException:
-    """The first rank's failure of ours; otherwise all of them, as DCP tells them, which is no Exception."""
+    """The first rank's failure of ours; otherwise all of them, as DCP tells them, which is not an Exception."""
     for cause, *_ in error.failures.values():
         if isinstance(cause, Error):
             return cause

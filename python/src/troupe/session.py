@@ -328,7 +328,7 @@ class Session:
         _c.call("gradient_ready", self._handle, parameter)
 
     def end_lane(self, loss: float, weight: Optional[float] = None) -> None:
-        """`loss` is the lane's mean, or with a weight the sum over so many targets."""
+        """`loss` is the lane's mean, or with a weight the sum over this many targets."""
         if weight is None:
             _c.call("end_lane", self._handle, loss)
         else:

@@ -55,7 +55,7 @@ TEST(ChaosSchedule, SaysWhichLineIsWrong) {
     EXPECT_THAT(error_of(heading + "# a comment\n" + line + "\n"), testing::HasSubstr("line 3")) << line;
   }
   EXPECT_THAT(error_of(heading + "nodes 2\nranks 2\nlanes 3\n"), testing::HasSubstr("lanes"));
-  EXPECT_THAT(error_of(heading + "nodes 2\nfewest_nodes 3\n"), testing::HasSubstr("fewest"));
+  EXPECT_THAT(error_of(heading + "nodes 2\nfewest_nodes 3\n"), testing::HasSubstr("at least 3 nodes"));
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ class StoreWorld final : public RankWorld, private TrainerPatience {
   TrainerInbox inbox{1, *this};
   std::map<std::string, std::string> store;
   int posted = 0;                                  ///< messages
-  int arriving = std::numeric_limits<int>::max();  ///< so many of them; later ones are lost
+  int arriving = std::numeric_limits<int>::max();  ///< this many of them; later ones are lost
   std::size_t largest = 0;                         ///< bytes of a message in either direction
 
   core::Rank rank() const override { return {1}; }

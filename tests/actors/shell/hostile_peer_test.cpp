@@ -195,8 +195,8 @@ TEST_F(HostilePeer, CannotEndTheRunOfAnother) {
 
   EXPECT_THAT(ears_.heard(), ElementsAre());
   EXPECT_EQ(reason,
-            "rank 1 sent Leave from trainer @ rank 1 to rank_supervisor @ rank 0, which is said by the "
-            "rank_supervisor to the coordinator alone");
+            "rank 1 sent Leave from trainer @ rank 1 to rank_supervisor @ rank 0, which only the "
+            "rank_supervisor sends, and only to the coordinator");
 }
 
 TEST_F(HostilePeer, CannotSayThatAnothersFilesAreDurable) {

@@ -178,7 +178,7 @@ TEST(SafetensorsHeader, RefusesWhatIsNoObjectOfTensors) {
   EXPECT_EQ(refusal_of_header("{\"a\":" + std::string(100'000, '{'), 0),
             "a safetensors header is not a JSON object");
   EXPECT_EQ(refusal_of_header(R"({"__metadata__":[]})", 0),
-            "__metadata__ of a safetensors header is no object");
+            "__metadata__ of a safetensors header is not an object");
   EXPECT_EQ(refusal_of_header(R"({"__metadata__":{"a":1}})", 0),
             "'a' in __metadata__ of a safetensors header is not a string");
 }

@@ -156,9 +156,9 @@ TEST(Router, RefusesWhatCannotBe) {
   EXPECT_THAT(error({.experts = 8, .groups = 3}), HasSubstr("must divide the 8 experts, found 3"));
   EXPECT_THAT(error({.experts = 8, .groups = 4, .chosen_groups = 5}), HasSubstr("1..4 groups, found 5"));
   EXPECT_THAT(error({.experts = 8, .choices = 3, .groups = 4, .chosen_groups = 2}),
-              HasSubstr("3 choices from 2 groups of 2 experts cannot be"));
+              HasSubstr("3 choices from 2 groups of 2 experts are not possible"));
   EXPECT_THAT(error({.experts = 8, .choices = 4, .groups = 4, .chosen_groups = 1}),
-              HasSubstr("4 choices from 1 groups of 2 experts cannot be"));
+              HasSubstr("4 choices from 1 groups of 2 experts are not possible"));
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ TEST(Optimizers, AreFoundByTheirNames) {
     EXPECT_EQ(name_of(traits.kind), traits.name);
   }
   EXPECT_EQ(optimizer_from_name("adamax").error().message,
-            "'adamax' is no optimizer; choose one of sgd, adam, adamw, lion, muon");
+            "'adamax' is not an optimizer; choose one of sgd, adam, adamw, lion, muon");
 }
 
 TEST(Optimizers, KeepStatesByTheNamesOfPyTorch) {

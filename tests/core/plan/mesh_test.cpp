@@ -207,11 +207,11 @@ TEST(Mesh, WrongSizesAreErrorsThatNameTheAxis) {
 
   EXPECT_EQ(message({.tp = 0}), "the size of axis tp is 1 to 1048576, not 0");
   EXPECT_EQ(message({.tp = 2, .ep = 3, .dp = 2}),
-            "tp * cp * dp = 4 does not divide by etp * ep = 6; change one of these sizes");
+            "tp * cp * dp = 4 is not divisible by etp * ep = 6; change one of these sizes");
   EXPECT_EQ(message({.dp = 4, .optimizer_instances = 3}),
-            "dp * cp = 4 does not divide by optimizer_instances = 3; change one of these sizes");
+            "dp * cp = 4 is not divisible by optimizer_instances = 3; change one of these sizes");
   EXPECT_EQ(message({.ep = 4, .dp = 4, .optimizer_instances = 2}),
-            "edp = 1 does not divide by optimizer_instances = 2; change one of these sizes");
+            "edp = 1 is not divisible by optimizer_instances = 2; change one of these sizes");
   EXPECT_EQ(message({.tp = 1024, .cp = 1024, .dp = 1024}),
             "tp 1024 * cp 1024 * dp 1024 * pp 1 are more than 1048576 ranks");
 }

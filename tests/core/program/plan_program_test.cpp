@@ -398,7 +398,7 @@ TEST(PlanProgram, MisfitsAreErrorsThatSayWhatToDo) {
       "1 lanes cannot be spread over 2 data-parallel ranks: every rank needs at least one lane; start at "
       "most 1 ranks or raise the number of lanes");
   EXPECT_EQ(message([](auto& in) { in.units[1].tensors[0].elements = 3; }),
-            "unit 1 has a tensor of 3 elements, which do not divide by its 2 shards; lay it out with padding "
+            "unit 1 has a tensor of 3 elements, not divisible by its 2 shards; lay it out with padding "
             "for 2 shards");
   EXPECT_EQ(message([](auto& in) { in.classes[0].gradient = DType::bf16; }),
             "ordered numerics sum in f32, but gradients of unit 0 are bf16; keep them in f32 or choose fast "

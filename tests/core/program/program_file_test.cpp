@@ -140,7 +140,7 @@ TEST(ProgramFile, RefusesNumbersThatNoProgramHas) {
   EXPECT_THAT(spoilt_entry([](Json& json) { json["tensor"]["unit"] = -1; }), HasSubstr("is in unit -1"));
   EXPECT_THAT(spoilt_entry([](Json& json) { json["stream"] = 5; }), HasSubstr("is on stream 5 of 2"));
   EXPECT_THAT(spoilt_entry([](Json& json) { json["operation"] = "broadcast"; }),
-              HasSubstr("is none of a plan's collectives"));
+              HasSubstr("is not one of a plan's collectives"));
   EXPECT_THAT(spoilt_entry([](Json& json) { json["needed"]["unit"] = 4; }), HasSubstr("names unit 4"));
   EXPECT_THAT(spoilt_entry([](Json& json) { json["counts"]["runs"][0]["members"] = 0; }),
               HasSubstr("has counts of 0 members"));
@@ -208,14 +208,14 @@ TEST(ProgramFile, RefusesListsOfPassesThatNoProgramHas) {
       json["epilogue"]["runs"][0]["entries"][0]["needed"] = {
           {"phase", "forward"}, {"unit", 0}, {"round", round}};
     });
-    EXPECT_THAT(found, HasSubstr("which is none of the step's points")) << round << " after the last of 2";
+    EXPECT_THAT(found, HasSubstr("which is not one of the step's points")) << round << " after the last of 2";
   }
   EXPECT_THAT(spoilt_list([&](Json& json) { first_entry(json)["needed"]["round"] = 2147483647; }),
-              HasSubstr("which is none of the step's points"));
+              HasSubstr("which is not one of the step's points"));
   EXPECT_THAT(spoilt_list([&](Json& json) { first_entry(json)["needed"]["phase"] = "weights"; }),
-              HasSubstr("which is none of the step's points"));
+              HasSubstr("which is not one of the step's points"));
   EXPECT_THAT(spoilt_entry([](Json& json) { json["needed"]["round"] = 1; }),
-              HasSubstr("which is none of the step's points"));
+              HasSubstr("which is not one of the step's points"));
 }
 
 ProgramFile file_with_operations() {

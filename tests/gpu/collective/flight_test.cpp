@@ -157,7 +157,7 @@ TEST_F(FlightRecord, TellsWhatIsNoRecordOrNotAll) {
 
   for (const std::size_t length : {std::size_t{0}, std::size_t{7}, std::size_t{8}}) {
     EXPECT_EQ(error_of({whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(length)}).message,
-              "it is no flight record");
+              "it is not a flight record");
   }
   EXPECT_THAT(error_of({whole.begin(), whole.end() - 1}).message, ::testing::HasSubstr("it was cut off"));
   auto other = whole;

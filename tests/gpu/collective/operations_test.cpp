@@ -47,7 +47,7 @@ TEST(PrepareOperation, NamesTheFieldThatIsWrong) {
       {{.kind = Kind::all_reduce, .dtype = core::DType::boolean}, "reduce: expected min, max or a bit"},
       {{.kind = Kind::all_reduce, .reduce = ReduceOp::bit_xor}, "reduce: bit_xor is for integers"},
       {{.kind = Kind::reduce_scatter, .input = in(5), .output = out(2)},
-       "input: 5 elements do not divide by 2"},
+       "input: 5 elements are not divisible by 2"},
       {{.kind = Kind::reduce_scatter, .input = in(6), .output = out(2)},
        "output: expected output_counts[1] = 3"},
       {{.kind = Kind::reduce_scatter, .input = in(6), .output = out(3), .output_counts = {3}},

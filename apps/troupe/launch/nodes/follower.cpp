@@ -99,7 +99,7 @@ void Follower::on(const Welcome& message) {
   hello_.node = message.node;
   hello_.job = message.job;
   terminal_.say(is_first ? message.line : leader() + " is back");
-  constexpr int kPorts = 4;  // so many losses may follow each other quickly
+  constexpr int kPorts = 4;  // this many losses may follow each other quickly
   for (int i = static_cast<int>(ports_.size()); job_.keeps_processes && i < kPorts; ++i) offer_port();
   told_step_ = -1;
   for (Process& each : processes_) each.told = {};

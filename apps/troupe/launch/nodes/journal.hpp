@@ -16,7 +16,7 @@ using actors::JobRecord;
 /// kept apart by a lock on FILE.lock.
 class Journal {
  public:
-  /// Errc::already_exists while another launcher has it; Errc::corrupt if it is no journal, Errc::io.
+  /// Errc::already_exists while another launcher has it; Errc::corrupt if it is not a journal, Errc::io.
   static core::Result<Journal> open(const std::filesystem::path& file);
 
   /// What a launcher before this one has left.

@@ -144,11 +144,11 @@ void Lobby::receive(tcp::socket socket) {
 
 void Lobby::complain(const NodeLink& link, const std::string& reason) {
   if (++turned_away_ <= kNamedStrangers) {
-    refused_(fmt::format("a connection from {} is no launcher of this job: {}{}", link.peer_address(), reason,
-                         turned_away_ == kNamedStrangers ? "; others like it are only counted" : ""));
+    refused_(fmt::format("a connection from {} is not a launcher of this job: {}{}", link.peer_address(),
+                         reason, turned_away_ == kNamedStrangers ? "; others like it are only counted" : ""));
   } else if (turned_away_ == next_to_say_) {
-    refused_(fmt::format("{} connections came from no launcher of this job, the last from {}: {}",
-                         turned_away_, link.peer_address(), reason));
+    refused_(fmt::format("{} connections were not launchers of this job, the last from {}: {}", turned_away_,
+                         link.peer_address(), reason));
     next_to_say_ *= 10;
   }
 }

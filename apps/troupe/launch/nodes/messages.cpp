@@ -74,9 +74,10 @@ core::Result<NodeMessage> message_from_text(std::string_view text) {
                       std::make_index_sequence<std::variant_size_v<NodeMessage>>());
     if (found) return std::move(*found);
   } catch (const Json::exception&) {
-    // Falls through to the same complaint.
+    // Ends in the same complaint.
   }
-  return core::fail(core::Errc::corrupt, "expected what launchers say, found {}", core::quoted_excerpt(text));
+  return core::fail(core::Errc::corrupt, "expected a launcher's message, found {}",
+                    core::quoted_excerpt(text));
 }
 
 }  // namespace troupe::apps

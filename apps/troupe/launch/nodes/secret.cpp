@@ -45,7 +45,7 @@ Result<std::optional<JobToken>> read_secret(const fs::path& path, const std::str
   }
   struct stat found {};
   if (::fstat(file.get(), &found) != 0 || !S_ISREG(found.st_mode)) {
-    return core::fail(Errc::invalid_argument, "{}: {} is no file", flag, path.string());
+    return core::fail(Errc::invalid_argument, "{}: {} is not a file", flag, path.string());
   }
   if (found.st_uid != ::geteuid() || (found.st_mode & 077) != 0) {
     return core::fail(Errc::invalid_argument,

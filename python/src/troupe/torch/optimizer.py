@@ -14,7 +14,7 @@ from troupe.torch.parameters import Parameter
 
 _CLASSES = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-# What decides a step, beside its rate, which is the trainer's own.
+# What decides a step, besides its rate, which is the trainer's own.
 _DECIDING = ("betas", "eps", "weight_decay", "amsgrad", "maximize", "decoupled_weight_decay")
 # What a group of parameters may have that its trainer has too, and the names that the session knows.
 _OF_GROUPS = {"optimizer": "optimizer", "eps": "epsilon", "weight_decay": "weight-decay", "momentum": "momentum",

@@ -60,7 +60,7 @@ class Memory:
         code = DTYPES.get(self.dtype)
         if code is None and not moved:
             raise invalid(f"{self.dtype} can be moved but not reduced; convert it first")
-        # A dtype that is only moved is so many bytes.
+        # A dtype that is only moved counts as its bytes.
         width = 1 if code is not None else self.dtype.itemsize
         self.code = code if code is not None else _c.U8
         self.counts = [tensor.numel() * width for tensor in self.there]

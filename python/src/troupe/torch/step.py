@@ -96,7 +96,7 @@ class Step:
 
     def backward(self, loss: torch.Tensor, weight: Optional[float] = None) -> None:
         """Adds the lane's gradients while they are computed, and ends the lane. `loss` is a scalar, the mean over the
-        lane's microbatch, so that each lane counts alike; or with a weight the sum over so many targets, such as
+        lane's microbatch, so that each lane counts alike; or with a weight the sum over this many targets, such as
         tokens, so that each target counts alike wherever it is. Give weights to all lanes or to none."""
         trainer, session = self._trainer, self._trainer.session
         if self._lane is None:
