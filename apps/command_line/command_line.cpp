@@ -1,11 +1,15 @@
 #include "apps/command_line/command_line.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <new>
+#include <string>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "actors/world/log.hpp"
 #include "apps/command_line/say.hpp"
@@ -16,10 +20,26 @@ namespace troupe::apps {
 
 namespace {
 
-/// "troupe plan layout", as far as it was parsed.
-std::string command_of(const CLI::App& app) {
+/// "troupe plan layout", as far as it was parsed, and the command that this is.
+std::pair<std::string, const CLI::App*> command_of(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
-  return chosen.empty() ? app.get_name() : app.get_name() + " " + command_of(*chosen.front());
+  if (chosen.empty()) return {app.get_name(), &app};
+  auto [words, last] = command_of(*chosen.front());
+  return {app.get_name() + " " + words, last};
+}
+
+/// What CLI11 found wrong, and in the order in which they were given the arguments that it does not know.
+std::string wrong_with(const CLI::App& app, const CLI::App& command, const CLI::ParseError& error) {
+  const auto unknown = app.remaining(true);
+  if (unknown.empty()) return error.what();
+  std::vector<std::string> known;
+  for (const CLI::App* each :
+       command.get_subcommands([](const CLI::App* each) { return !each->get_name().empty(); }))
+    known.push_back(each->get_name());
+  if (!known.empty() && !unknown.front().starts_with('-'))
+    return fmt::format("'{}' is not a command; expected {}", unknown.front(), fmt::join(known, ", "));
+  if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ExtrasError)) return error.what();
+  return fmt::format("not expected: {}", fmt::join(unknown, " "));
 }
 
 }  // namespace
@@ -52,13 +72,14 @@ void take_last_of_repeated(CLI::App& app) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
-std::string message_of(const CLI::ParseError& error, std::string_view command) {
+std::string message_of(const CLI::App& app, const CLI::ParseError& error) {
   constexpr std::size_t kMost = 400;  // CLI11 repeats its input, however long that is
-  const std::string_view what = error.what();
-  std::string shown(what.substr(0, kMost));
+  const auto [words, command] = command_of(app);
+  const std::string what = wrong_with(app, *command, error);
+  auto shown = what.substr(0, kMost);
   std::replace_if(
       shown.begin(), shown.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return fmt::format("{}{}; see `{} --help`", shown, what.size() > kMost ? "..." : "", command);
+  return fmt::format("{}{}; see `{} --help`", shown, what.size() > kMost ? "..." : "", words);
 }
 
 std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv) {
@@ -67,8 +88,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    const std::string command = command_of(app);
-    say_error(command, message_of(error, command));
+    say_error(command_of(app).first, message_of(app, error));
     return kUsageError;
   }
 }

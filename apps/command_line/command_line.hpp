@@ -4,7 +4,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 
 namespace troupe::apps {
 
@@ -20,9 +19,9 @@ int run_program(const char* program, int failed, const std::function<int()>& bod
 /// values.
 void take_last_of_repeated(CLI::App& app);
 
-/// What CLI11 found wrong, as one sentence of bounded length that names the option. `command` is for the hint
+/// What is wrong with the command line that `app` was given, as one sentence of bounded length with a hint
 /// where to read more.
-std::string message_of(const CLI::ParseError& error, std::string_view command);
+std::string message_of(const CLI::App& app, const CLI::ParseError& error);
 
 /// Parses the command line, which runs the callbacks of its commands. Returns an exit code if the program
 /// should end now: 0 if help or the version was requested and printed, kUsageError with one sentence on

@@ -260,6 +260,19 @@ TEST(CommandLine, UnreadableArgumentsEndWithTwoAndOneSentence) {
   }
 }
 
+TEST(CommandLine, NamesWhatItDoesNotKnowInItsOrder) {
+  const auto said = [](std::vector<std::string> words) {
+    return tests::run_command(words, std::chrono::seconds(30)).output;
+  };
+
+  EXPECT_THAT(said({TROUPE_BINARY, "launhc", "script"}),
+              testing::StartsWith("troupe: 'launhc' is not a command; expected launch, plan, "));
+  EXPECT_THAT(said({TROUPE_BINARY, "plan", "capcity", "--json"}),
+              testing::StartsWith("troupe plan: 'capcity' is not a command; expected layout, program, "));
+  EXPECT_EQ(said({TROUPE_BINARY, "plan", "capacity", "a", "b", "--word"}),
+            "troupe plan capacity: not expected: a b --word; see `troupe plan capacity --help`\n");
+}
+
 TEST(CommandLine, TheLastOfAnOptionGivenTwiceCounts) {
   const auto printed = [](std::vector<std::string> words) {
     const auto result = tests::run_command(words, std::chrono::seconds(30));

@@ -185,7 +185,8 @@ core::Result<std::unique_ptr<PosixStorage>> PosixStorage::open_or_make(const std
 }
 
 core::Error PosixStorage::failure(std::string_view what, std::string_view path, int error) const {
-  return error_of(what, path.empty() ? directory_ : fmt::format("{}/{}", directory_, path), error);
+  return error_of(what, path.empty() ? directory_ : (std::filesystem::path(directory_) / path).string(),
+                  error);
 }
 
 core::Result<Descriptor> PosixStorage::open_at(std::string_view path, int flags) const {
@@ -255,7 +256,7 @@ core::Result<Descriptor> PosixStorage::open_directory(std::string_view path) con
 
 core::Result<std::unique_ptr<WritableFile>> PosixStorage::create(std::string_view path) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
-  auto name = fmt::format("{}/{}", directory_, path);
+  auto name = (std::filesystem::path(directory_) / path).string();
   // A file system without direct writes refuses to open it.
   if (auto direct = open_regular(path, kFlags | O_DIRECT)) {
     return std::make_unique<PosixFile>(std::move(name), std::move(*direct), true);

@@ -306,7 +306,7 @@ Result<std::optional<LaunchOptions>> parse_launch_options(std::span<const std::s
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     return core::fail(Errc::invalid_argument, "{}",
-                      with_sources(message_of(error, "troupe launch"), options.from_environment));
+                      with_sources(message_of(app, error), options.from_environment));
   }
   options.program = std::move(parts.program);
   options.warnings = std::move(parts.warnings);

@@ -126,6 +126,15 @@ TEST_F(PosixFiles, WhatIsNoRegularFileIsRefusedByName) {
   EXPECT_THAT(answers(*devices, "null"), ElementsAre("corrupt", "corrupt", "corrupt", "corrupt"));
 }
 
+TEST_F(PosixFiles, ErrorsNameThePathWithSingleSlashes) {
+  const auto named = [](const std::string& directory) {
+    return PosixStorage::open(directory).value()->size("troupe-is-not-here").error().message;
+  };
+
+  EXPECT_THAT(named("/"), HasSubstr("\"/troupe-is-not-here\""));
+  EXPECT_THAT(named(root_.string() + "/"), HasSubstr("\"" + at("troupe-is-not-here") + "\""));
+}
+
 TEST_F(PosixFiles, LinksAreFollowedOnlyWhenThatIsAskedFor) {
   write(above_ / "secret", "word");
   fs::create_symlink(above_ / "secret", root_ / "to_file");
