@@ -159,7 +159,8 @@ class Canned(benchmark_sections.Tools):
                                                "troupe_us": [1, 2, 3]}
                                               for operation in ("all_reduce", "all_gather", "reduce_scatter")
                                               for size in ("4 KiB", "256 KiB", "64 MiB") for ranks in (2, 4)]},
-            "torch_saves.py": {"troupe_ms": 27, "dcp_ms": 69, "ratio": 2.5},
+            "torch_saves.py": {"troupe_ms": 27, "dcp_ms": 69, "trainer_call_ms": 0.1, "fsdp_call_ms": 30,
+                               "trainer_step_ms": 20, "fsdp_step_ms": 90},
             "simulate": {},
         }.get(script, {})
 
