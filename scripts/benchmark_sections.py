@@ -260,8 +260,6 @@ AS_FAST_AS_GLOO = {f"{where}, {operation}, {size}, {ranks} ranks: times as fast 
                    for where, limit in (("shared memory", 2), ("tcp", 1.5))
                    for operation in ("all_reduce", "all_gather", "reduce_scatter")
                    for size in ("4 KiB", "256 KiB", "64 MiB") for ranks in (2, 4)}
-# Plain sockets that only move the bytes are 1.3 to 1.5 times as fast as Gloo.
-AS_FAST_AS_GLOO["tcp, all_reduce, 64 MiB, 4 ranks: times as fast as gloo"] = at_least(1.1)
 
 SECTIONS = [
     Section("step", "The runtime's own cost", "Twelve layers of 262,144 fp32 parameters, six buckets, ZeRO-1, `ordered` "
@@ -327,9 +325,7 @@ SECTIONS = [
              "troupe.torch zero1: times as fast as DDP over Gloo": at_least(1.05),
              "troupe.torch zero3: times as fast as FSDP2 over Gloo": at_least(1.3)}, True),
     Section("torch_collectives", "Collectives of torch.distributed", "Calls that wait, fp32: the back-ends `troupe` and "
-            "`gloo` serve groups of the same processes and take turns call by call. Times are quartiles. Over TCP, "
-            "all_reduce of 64 MiB between 4 ranks is bound by the sockets: plain ones take as long (Collectives of "
-            "64 MiB).",
+            "`gloo` serve groups of the same processes and take turns call by call. Times are quartiles.",
             torch_collectives, AS_FAST_AS_GLOO, True),
     Section("torch_saves", "The stall of a save, beside DCP", "128 MiB on each of two ranks. A state by itself: "
             "`troupe.checkpoint.save_async()` and DCP's `async_save()`, in turns. In training: `save()` of troupe.torch's "
